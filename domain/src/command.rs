@@ -1,0 +1,64 @@
+//! The one list of writes. Adding a command here is the only way to change what the log can say.
+//!
+//! Variants and fields evolve by addition only: an entry written today is applied by every later version.
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::refusal::Applied;
+use crate::stamp::Stamp;
+use crate::tx::Tx;
+use crate::{approval, codec, fact, flag, identity, punchcard, session};
+
+/// A struct that stands in [`Command`] and knows what it answers.
+pub trait CommandKind: Into<Command> {
+    type Output: Serialize + DeserializeOwned;
+}
+
+macro_rules! commands {
+    ($($variant:ident($type:path) -> $output:path),+ $(,)?) => {
+        /// A write, as it stands in the log.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub enum Command { $($variant($type)),+ }
+
+        $(impl From<$type> for Command {
+            fn from(command: $type) -> Self { Command::$variant(command) }
+        }
+        impl CommandKind for $type { type Output = $output; })+
+
+        impl Command {
+            /// Runs the command; its answer is the CBOR of its [`CommandKind::Output`].
+            pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Vec<u8>> {
+                match self {
+                    $(Command::$variant(command) => {
+                        let reply: Applied<$output> = command.apply(tx, at);
+                        Ok(reply?.map(|reply| codec::encode(&reply)))
+                    })+
+                }
+            }
+
+            /// The variant's name, for logs and metrics.
+            pub fn name(&self) -> &'static str {
+                match self { $(Command::$variant(_) => stringify!($variant)),+ }
+            }
+        }
+    };
+}
+
+commands! {
+    StoreFact(fact::StoreFact) -> fact::FactStored,
+    DeleteFact(fact::DeleteFact) -> fact::FactDeleted,
+    PunchIn(punchcard::PunchIn) -> punchcard::PunchedIn,
+    PunchOut(punchcard::PunchOut) -> punchcard::Punchcard,
+    LeaveQueue(punchcard::LeaveQueue) -> punchcard::PunchedIn,
+    ForceRelease(punchcard::ForceRelease) -> punchcard::Punchcard,
+    RequestApproval(approval::RequestApproval) -> approval::Approval,
+    DecideApproval(approval::DecideApproval) -> approval::Approval,
+    SetApprovalPolicy(approval::SetApprovalPolicy) -> approval::ApprovalPolicy,
+    SaveSession(session::SaveSession) -> session::SessionSaved,
+    ArchiveSession(session::ArchiveSession) -> session::SessionSaved,
+    UnarchiveSession(session::UnarchiveSession) -> session::SessionSaved,
+    DeleteSession(session::DeleteSession) -> session::SessionDeleted,
+    PutToken(identity::PutToken) -> identity::TokenPut,
+    RevokeToken(identity::RevokeToken) -> identity::TokenRevoked,
+    SetFlag(flag::SetFlag) -> flag::FlagSet,
+}

@@ -1,0 +1,53 @@
+//! Change events: what happened at which revision, for watchers.
+//!
+//! A command adds its events to the same writes as its effect, so nobody sees the one without the other. Keys are
+//! `tenant / revision / n`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec;
+use crate::key::Key;
+use crate::stamp::{Revision, Stamp};
+use crate::tx::{Direction, Read, StorageError, Table, Tx};
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    pub revision: Revision,
+    /// Stable words such as `fact.stored` or `punchcard.granted`.
+    pub kind: String,
+    /// The id of the record that changed.
+    pub id: String,
+    /// What a watcher needs in order not to read again; never a secret of one agent.
+    pub about: serde_json::Value,
+}
+
+/// Adds an event of the running command.
+pub fn emit(tx: &mut impl Tx, at: &Stamp, kind: &str, id: &str, about: serde_json::Value) -> Result<(), StorageError> {
+    let event = Event { revision: at.revision, kind: kind.into(), id: id.into(), about };
+    let of_revision = prefix(&at.caller.tenant).number(at.revision.0);
+    let last = tx.scan_bytes(Table::Events, of_revision.as_bytes(), &of_revision.after_prefix(), Direction::Descending, 1)?;
+    let n = last.first().map_or(0, |(key, _)| u64::from_be_bytes(key[key.len() - 8..].try_into().expect("keys end in a number")) + 1);
+    tx.put_bytes(Table::Events, of_revision.number(n).into_bytes(), codec::encode(&event));
+    Ok(())
+}
+
+/// Events of a tenant with a higher revision than `since`, in order, at most about `limit` and never half a revision.
+pub fn since(view: &(impl Read + ?Sized), tenant: &str, since: Revision, limit: usize) -> Result<Vec<Event>, StorageError> {
+    let tenant = prefix(tenant);
+    let from = tenant.clone().number(since.0.saturating_add(1));
+    let decode = |(_, bytes): &(Vec<u8>, Vec<u8>)| codec::decode::<Event>(bytes).map_err(|error| StorageError::new("event", error));
+    let rows = view.scan_bytes(Table::Events, from.as_bytes(), &tenant.after_prefix(), Direction::Ascending, limit)?;
+    let mut events = rows.iter().map(decode).collect::<Result<Vec<_>, _>>()?;
+    if rows.len() == limit && let Some(last) = events.last().map(|event| event.revision) {
+        let of_last = tenant.number(last.0);
+        let whole = view.scan_bytes(Table::Events, of_last.as_bytes(), &of_last.after_prefix(), Direction::Ascending, usize::MAX)?;
+        events.retain(|event| event.revision != last);
+        events.extend(whole.iter().map(decode).collect::<Result<Vec<_>, _>>()?);
+    }
+    Ok(events)
+}
+
+fn prefix(tenant: &str) -> Key {
+    Key::new().text(tenant)
+}

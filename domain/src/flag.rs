@@ -1,0 +1,136 @@
+//! Flags: one parser for all of them, replicated where they change what the state machine does.
+//!
+//! The originals read flags in six dialects; here `1 true yes on` and `0 false no off` in any letter case are the only words
+//! for a switch, and an unknown word stops the start. Every feature is on unless a flag says otherwise.
+
+use serde::{Deserialize, Serialize};
+
+use crate::key::Key;
+use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords};
+use crate::refusal::{Applied, Refusal};
+use crate::stamp::{ReadStamp, Stamp};
+use crate::tx::{Read, StorageError, Tx};
+
+/// A flag of the state machine: its documented name, and the words it accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Definition {
+    pub name: &'static str,
+    pub default: &'static str,
+    /// The accepted words when it is not a switch.
+    pub words: &'static [&'static str],
+    pub about: &'static str,
+}
+
+/// What `punch_in` does when another holds the resource.
+pub const PUNCHCARD: Definition = Definition {
+    name: "CORECRUXD_PUNCHCARD",
+    default: "enforce",
+    words: &["off", "advisory", "enforce"],
+    about: "enforce refuses a card that overlaps another's; advisory grants it and names the other; off refuses every card",
+};
+pub const APPROVAL_QUEUE: Definition =
+    Definition { name: "CORECRUXD_FEATURE_APPROVAL_QUEUE", default: "on", words: &[], about: "approval_request and approval_decide" };
+pub const RECEIPT_VERIFY: Definition =
+    Definition { name: "CORECRUXD_FEATURE_RECEIPT_VERIFY", default: "on", words: &[], about: "receipt_verify" };
+
+/// All flags that are replicated.
+pub const ALL: [Definition; 3] = [PUNCHCARD, APPROVAL_QUEUE, RECEIPT_VERIFY];
+
+impl Definition {
+    pub fn find(name: &str) -> Option<Self> {
+        ALL.into_iter().find(|flag| flag.name == name)
+    }
+
+    /// The normal form of a word, or the accepted words.
+    pub fn parse(&self, word: &str) -> Result<String, String> {
+        let lower = word.trim().to_lowercase();
+        if !self.words.is_empty() {
+            return match self.words.contains(&lower.as_str()) {
+                true => Ok(lower),
+                false => Err(format!("{} takes one of {}, not `{word}`", self.name, self.words.join(", "))),
+            };
+        }
+        match lower.as_str() {
+            "1" | "true" | "yes" | "on" => Ok("on".into()),
+            "0" | "false" | "no" | "off" => Ok("off".into()),
+            _ => Err(format!("{} takes 1, true, yes, on or 0, false, no, off, not `{word}`", self.name)),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Flag {
+    name: String,
+    value: String,
+}
+
+impl Record for Flag {
+    const KIND: Kind = Kind::Flag;
+    fn tenant(&self) -> &str {
+        CLUSTER
+    }
+    fn id(&self) -> Key {
+        Key::new().text(&self.name)
+    }
+}
+
+/// The value in force.
+pub fn value(view: &(impl Read + ?Sized), flag: Definition) -> Result<String, StorageError> {
+    let set: Option<Flag> = view.get(CLUSTER, &Key::new().text(flag.name))?;
+    Ok(set.map_or_else(|| flag.default.into(), |flag| flag.value))
+}
+
+/// Whether a switch is on.
+pub fn is_on(view: &(impl Read + ?Sized), flag: Definition) -> Result<bool, StorageError> {
+    Ok(value(view, flag)? == "on")
+}
+
+/// Sets a replicated flag. An operator's act.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SetFlag {
+    pub name: String,
+    pub value: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlagSet {
+    pub name: String,
+    pub value: String,
+}
+
+impl SetFlag {
+    pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<FlagSet> {
+        if !at.caller.may("admin") {
+            return Ok(Err(Refusal::Denied { problem: "setting a flag needs the scope `admin`".into() }));
+        }
+        let Some(flag) = Definition::find(&self.name) else {
+            let known: Vec<&str> = ALL.iter().map(|flag| flag.name).collect();
+            return Ok(Err(Refusal::invalid("name", format!("is no flag; known are {}", known.join(", ")))));
+        };
+        let value = match flag.parse(&self.value) {
+            Ok(value) => value,
+            Err(problem) => return Ok(Err(Refusal::invalid("value", problem))),
+        };
+        tx.put(&Flag { name: self.name.clone(), value: value.clone() });
+        Ok(Ok(FlagSet { name: self.name, value }))
+    }
+}
+
+/// Reads all replicated flags.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GetFlags {}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flags {
+    pub flags: Vec<FlagSet>,
+}
+
+impl GetFlags {
+    pub fn run(self, view: &impl Read, _: &ReadStamp) -> Applied<Flags> {
+        let mut flags = Vec::new();
+        for flag in ALL {
+            flags.push(FlagSet { name: flag.name.into(), value: value(view, flag)? });
+        }
+        Ok(Ok(Flags { flags }))
+    }
+}

@@ -1,0 +1,218 @@
+//! Who is who: passports, and the tokens that stand for them.
+//!
+//! A token is stored as the BLAKE3 of its text, never as the text. Invariants:
+//! * The tenant, tier and scopes of a caller come from its token, never from arguments.
+//! * A revoked passport or token decides nothing any more: the machine checks it when the entry applies, not when it was sent.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::key::Key;
+use crate::limit::NAME_BYTES_MAX;
+use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords};
+use crate::refusal::{Applied, Refusal};
+use crate::stamp::{Principal, ReadStamp, Scope, Stamp, Tier, UnixMs};
+use crate::tx::{Read, StorageError, Tx};
+
+/// An agent's or a person's identity in one tenant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Passport {
+    pub tenant: String,
+    pub name: String,
+    pub tier: Tier,
+    pub scopes: BTreeSet<Scope>,
+    pub revoked_at: Option<UnixMs>,
+}
+
+impl Record for Passport {
+    const KIND: Kind = Kind::Passport;
+    fn tenant(&self) -> &str {
+        &self.tenant
+    }
+    fn id(&self) -> Key {
+        Key::new().text(&self.name)
+    }
+}
+
+/// A bearer token, by its hash. Cluster-wide: a token is looked up before its tenant is known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Token {
+    hash: String,
+    tenant: String,
+    passport: String,
+    created_at: UnixMs,
+    expires_at: Option<UnixMs>,
+    revoked_at: Option<UnixMs>,
+}
+
+impl Record for Token {
+    const KIND: Kind = Kind::Token;
+    fn tenant(&self) -> &str {
+        CLUSTER
+    }
+    fn id(&self) -> Key {
+        Key::new().text(&self.hash)
+    }
+}
+
+/// The hash under which a token is stored: BLAKE3 in hex.
+pub fn token_hash(token: &str) -> String {
+    blake3::hash(token.as_bytes()).to_hex().to_string()
+}
+
+/// The machine's own caller, for bootstrap and ticks.
+pub fn system() -> Principal {
+    Principal { tenant: CLUSTER.into(), passport: "system".into(), tier: Tier::Operator, scopes: ["*".to_string()].into() }
+}
+
+/// Refuses a caller whose passport was revoked, whatever its token said when the call was sent.
+pub(crate) fn check_caller(view: &(impl Read + ?Sized), caller: &Principal) -> Result<Option<Refusal>, StorageError> {
+    let passport: Option<Passport> = view.get(&caller.tenant, &Key::new().text(&caller.passport))?;
+    Ok(passport.filter(|passport| passport.revoked_at.is_some()).map(|passport| Refusal::Revoked { passport: passport.name }))
+}
+
+fn needs_admin(at: &Stamp) -> Option<Refusal> {
+    (!at.caller.may("admin")).then(|| Refusal::Denied { problem: "this needs the scope `admin`".into() })
+}
+
+/// Checks a name that becomes part of a key and of other people's screens.
+pub(crate) fn check_name(field: &str, name: &str) -> Option<Refusal> {
+    if name.trim().is_empty() {
+        return Some(Refusal::invalid(field, "must not be empty"));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        let (size, limit) = (name.len() as u64, NAME_BYTES_MAX as u64);
+        return Some(Refusal::TooLong { field: field.into(), size, limit, unit: "bytes".into() });
+    }
+    if name.chars().any(char::is_control) {
+        return Some(Refusal::invalid(field, "must not hold control characters"));
+    }
+    None
+}
+
+/// Creates a passport if it is new, and a token that stands for it. Repeating it changes nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PutToken {
+    /// [`token_hash`] of the token's text.
+    pub hash: String,
+    pub tenant: String,
+    pub passport: String,
+    pub tier: Tier,
+    pub scopes: BTreeSet<Scope>,
+    pub expires_at: Option<UnixMs>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenPut {
+    pub tenant: String,
+    pub passport: String,
+}
+
+impl PutToken {
+    pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<TokenPut> {
+        if let Some(refusal) = needs_admin(at).or_else(|| check_name("passport", &self.passport)).or_else(|| check_name("tenant", &self.tenant)) {
+            return Ok(Err(refusal));
+        }
+        if at.caller.tenant != CLUSTER && at.caller.tenant != self.tenant {
+            return Ok(Err(Refusal::Denied { problem: "tokens can be made for your own tenant only".into() }));
+        }
+        if self.hash.len() != 64 || !self.hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Ok(Err(Refusal::invalid("hash", "must be 64 hex digits, the BLAKE3 of the token")));
+        }
+        let known: Option<Token> = tx.get(CLUSTER, &Key::new().text(&self.hash))?;
+        if let Some(known) = known
+            && (known.tenant != self.tenant || known.passport != self.passport || known.revoked_at.is_some())
+        {
+            return Ok(Err(Refusal::Denied { problem: "that token is in use or revoked; make another".into() }));
+        }
+        let passport: Option<Passport> = tx.get(&self.tenant, &Key::new().text(&self.passport))?;
+        if passport.as_ref().is_some_and(|passport| passport.revoked_at.is_some()) {
+            return Ok(Err(Refusal::Revoked { passport: self.passport }));
+        }
+        tx.put(&Passport {
+            tenant: self.tenant.clone(),
+            name: self.passport.clone(),
+            tier: self.tier,
+            scopes: self.scopes,
+            revoked_at: None,
+        });
+        tx.put(&Token {
+            hash: self.hash,
+            tenant: self.tenant.clone(),
+            passport: self.passport.clone(),
+            created_at: at.wall,
+            expires_at: self.expires_at,
+            revoked_at: None,
+        });
+        Ok(Ok(TokenPut { tenant: self.tenant, passport: self.passport }))
+    }
+}
+
+/// Ends one token at once, on every gateway. The passport and its other tokens stay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RevokeToken {
+    pub hash: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenRevoked {
+    pub tenant: String,
+    pub passport: String,
+}
+
+impl RevokeToken {
+    pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<TokenRevoked> {
+        if let Some(refusal) = needs_admin(at) {
+            return Ok(Err(refusal));
+        }
+        let token: Option<Token> = tx.get(CLUSTER, &Key::new().text(&self.hash))?;
+        let Some(mut token) = token.filter(|token| at.caller.tenant == CLUSTER || token.tenant == at.caller.tenant) else {
+            return Ok(Err(Refusal::not_found("token", self.hash)));
+        };
+        token.revoked_at = token.revoked_at.or(Some(at.wall));
+        tx.put(&token);
+        Ok(Ok(TokenRevoked { tenant: token.tenant, passport: token.passport }))
+    }
+}
+
+/// Who a token stands for. Asked by gateways, as the system.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResolveToken {
+    pub hash: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenResolved {
+    /// `None` for a token that is unknown, expired or revoked; these are not told apart.
+    pub principal: Option<Principal>,
+}
+
+impl ResolveToken {
+    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<TokenResolved> {
+        let token: Option<Token> = view.get(CLUSTER, &Key::new().text(&self.hash))?;
+        let alive = token.filter(|token| token.revoked_at.is_none() && token.expires_at.is_none_or(|end| end > at.wall));
+        let Some(token) = alive else { return Ok(Ok(TokenResolved { principal: None })) };
+        let passport: Option<Passport> = view.get(&token.tenant, &Key::new().text(&token.passport))?;
+        let principal = passport.filter(|passport| passport.revoked_at.is_none()).map(|passport| Principal {
+            tenant: passport.tenant,
+            passport: passport.name,
+            tier: passport.tier,
+            scopes: passport.scopes,
+        });
+        Ok(Ok(TokenResolved { principal }))
+    }
+}
+
+/// One passport of the caller's tenant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GetPassport {
+    pub passport: String,
+}
+
+impl GetPassport {
+    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Passport> {
+        let passport: Option<Passport> = view.get(&at.caller.tenant, &Key::new().text(&self.passport))?;
+        Ok(passport.ok_or_else(|| Refusal::not_found("passport", self.passport)))
+    }
+}

@@ -1,0 +1,56 @@
+//! The rules: what a record is, which commands change it, what each answers, and when it is refused.
+//!
+//! Everything here is pure and deterministic. Every replica applies the same log and must end with the same bytes, so this
+//! crate knows no I/O, no clock, no randomness, no float arithmetic and no hash-map order; `clippy.toml` bans the usual
+//! ways in. What an entry says of itself is its [`Stamp`]; the rest is read through [`Read`] and written through [`Tx`].
+//!
+//! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
+//! of record: [`fact`], [`punchcard`], [`approval`], [`receipt`], [`session`], [`identity`]. [`command`] and [`query`] are the
+//! two lists that everything else in the product goes through; [`refusal`] is every way to say no.
+
+pub mod approval;
+pub mod command;
+pub mod event;
+pub mod fact;
+pub mod flag;
+pub mod identity;
+pub mod key;
+pub mod limit;
+pub mod machine;
+pub mod overlay;
+pub mod punchcard;
+pub mod query;
+pub mod receipt;
+pub mod record;
+pub mod refusal;
+pub mod resource;
+pub mod session;
+pub mod stamp;
+pub mod tx;
+
+pub use command::{Command, CommandKind};
+pub use query::{Query, QueryKind};
+pub use refusal::{Applied, Refusal};
+pub use stamp::{LeaseTime, Principal, ReadStamp, RequestId, Revision, Scope, Stamp, Tier, UnixMs};
+pub use tx::{Read, StorageError, Table, Tx};
+
+/// CBOR with named fields, the form of every command, record and answer: fields can be added, and an old reader skips them.
+pub mod codec {
+    use serde::{Serialize, de::DeserializeOwned};
+
+    /// Encodes a value whose type has no failing serializer.
+    pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+        // The writer is a Vec and the types derive Serialize over plain data, so there is nothing that can fail.
+        minicbor_serde::to_vec(value).expect("plain data always encodes")
+    }
+
+    /// Decodes a value, naming what was expected when the bytes are of another kind.
+    pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
+        minicbor_serde::from_slice(bytes).map_err(|error| DecodeError(format!("{}: {error}", std::any::type_name::<T>())))
+    }
+
+    /// Bytes that are not the CBOR of the type they were read as.
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot decode {0}")]
+    pub struct DecodeError(String);
+}

@@ -1,0 +1,48 @@
+//! Every limit, in one place. A limit that a caller meets is named in the refusal.
+
+/// A fact's value: so that one version always fits a reply.
+pub const FACT_VALUE_BYTES_MAX: usize = 16 * 1024;
+/// Names: entity, key, session id, resource, passport.
+pub const NAME_BYTES_MAX: usize = 512;
+/// Free text beside a decision: reasons, notes, summaries.
+pub const TEXT_BYTES_MAX: usize = 4 * 1024;
+/// A session's state and an approval's payload, as compact JSON.
+pub const STATE_BYTES_MAX: usize = 16 * 1024;
+/// Ids of facts that one write may retire.
+pub const SUPERSEDES_MAX: usize = 100;
+/// A request id or idempotency key.
+pub const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// Rows of a list when no `limit` is given, and at the most.
+pub const LIST_DEFAULT: usize = 50;
+pub const LIST_MAX: usize = 1_000;
+/// A reply's facts, as compact JSON: what it holds by default and at the most (design, 9).
+pub const REPLY_BYTES_DEFAULT: usize = 8 * 1024;
+pub const REPLY_BYTES_MAX: usize = 32 * 1024;
+
+/// A lease's length.
+pub const LEASE_TTL_MS_MIN: u64 = 1_000;
+pub const LEASE_TTL_MS_DEFAULT: u64 = 30 * 60 * 1_000;
+pub const LEASE_TTL_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+/// How long a call may queue for a card.
+pub const LEASE_WAIT_MS_MAX: u64 = 10 * 60 * 1_000;
+/// Calls that may queue in one tenant.
+pub const LEASE_WAITERS_MAX: usize = 1_000;
+/// Cards and other deadlines that one entry ends; the next entries end the rest.
+pub const SWEEP_PER_ENTRY: usize = 100;
+/// The most that one entry may advance the lease clock.
+pub const LEASE_ADVANCE_MS_MAX: u64 = 2_000;
+
+/// An approval's life before it expires undecided.
+pub const APPROVAL_TTL_MS_DEFAULT: u64 = 24 * 60 * 60 * 1_000;
+pub const APPROVAL_TTL_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1_000;
+/// Undecided approvals in one tenant.
+pub const APPROVALS_PENDING_MAX: usize = 10_000;
+
+/// How long answers are remembered by request id: those the caller named, and those that only guard retries.
+pub const ANSWER_KEYED_KEPT_MS: u64 = 24 * 60 * 60 * 1_000;
+pub const ANSWER_AUTO_KEPT_MS: u64 = 10 * 60 * 1_000;
+/// Answers remembered in one tenant, of each of the two kinds.
+pub const ANSWERS_KEPT_MAX: u64 = 1_000_000;
+/// Change events kept in one tenant.
+pub const EVENTS_KEPT_MAX: u64 = 100_000;

@@ -1,0 +1,255 @@
+//! The path of one log entry through the rules.
+//!
+//! In this order: the lease clock moves, what has run out ends (a bounded number), the request id is looked up, the caller
+//! and the card it acts under are checked, the command runs in an overlay of its own, and its answer is remembered. A
+//! refusal drops the overlay, so that it leaves no write but its own answer.
+
+use serde::{Deserialize, Serialize};
+
+use crate::command::Command;
+use crate::key::Key;
+use crate::limit::{ANSWER_AUTO_KEPT_MS, ANSWER_KEYED_KEPT_MS, ANSWERS_KEPT_MAX, LEASE_ADVANCE_MS_MAX, REQUEST_ID_BYTES_MAX};
+use crate::overlay::Overlay;
+use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefix};
+use crate::refusal::Refusal;
+use crate::stamp::{LeaseTime, Principal, RequestId, Revision, Stamp, UnixMs};
+use crate::tx::{Direction, Read, StorageError, Table, Tx};
+use crate::{approval, codec, identity, punchcard, session};
+
+/// What a leader puts into the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The leader's wall clock.
+    pub wall: UnixMs,
+    /// Time on the leader's suspend-aware clock since its last proposal in this term.
+    pub advance_ms: u64,
+    /// The term in which the leader stamped this; under another term the advance counts for nothing.
+    pub stamped_term: u64,
+    pub body: Body,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Body {
+    /// Moves the lease clock of an idle cluster.
+    Tick {},
+    Call(Call),
+}
+
+/// One command with all that decides its outcome.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    pub caller: Principal,
+    pub request: RequestId,
+    /// The card that the call is made under.
+    pub under: Option<Revision>,
+    pub command: Command,
+}
+
+/// What the log decided of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decided {
+    /// The revision of the entry that had the effect: of the first sending, when this one was a retry.
+    pub revision: Revision,
+    /// CBOR of the command's output, or why it was refused.
+    pub outcome: Result<Vec<u8>, Refusal>,
+    pub replayed: bool,
+}
+
+/// The clocks of the state machine. One record, moved by every entry.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Clock {
+    pub lease_now: LeaseTime,
+    pub wall: UnixMs,
+    pub revision: Revision,
+}
+
+impl Record for Clock {
+    const KIND: Kind = Kind::Clock;
+    const TABLE: Table = Table::Meta;
+    fn tenant(&self) -> &str {
+        CLUSTER
+    }
+    fn id(&self) -> Key {
+        Key::new()
+    }
+}
+
+impl Clock {
+    pub fn read(view: &(impl Read + ?Sized)) -> Result<Self, StorageError> {
+        Ok(view.get(CLUSTER, &Key::new())?.unwrap_or_default())
+    }
+}
+
+/// Applies one entry. `None` for a tick.
+pub fn apply(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) -> Result<Option<Decided>, StorageError> {
+    let mut clock = Clock::read(tx)?;
+    if revision <= clock.revision {
+        return Err(StorageError::corrupt(format!("entry {revision} applied after {}", clock.revision)));
+    }
+    if entry.stamped_term == term {
+        clock.lease_now = clock.lease_now.plus_ms(entry.advance_ms.min(LEASE_ADVANCE_MS_MAX));
+    }
+    clock.wall = clock.wall.max(entry.wall);
+    clock.revision = revision;
+    tx.put(&clock);
+    let stamp = |caller: Principal, under| Stamp { revision, lease_now: clock.lease_now, wall: clock.wall, caller, under };
+
+    let sweeper = stamp(identity::system(), None);
+    punchcard::sweep(tx, &sweeper)?;
+    approval::sweep(tx, &sweeper)?;
+    session::sweep(tx, &sweeper)?;
+
+    match entry.body {
+        Body::Tick {} => Ok(None),
+        Body::Call(Call { caller, request, under, command }) => decide(tx, stamp(caller, under), request, command).map(Some),
+    }
+}
+
+fn decide(tx: &mut impl Tx, at: Stamp, request: RequestId, command: Command) -> Result<Decided, StorageError> {
+    let body_hash = *blake3::hash(&codec::encode(&(&command, at.under))).as_bytes();
+    if let Some(decided) = recall(tx, &at, &request, body_hash)? {
+        return Ok(decided);
+    }
+    let mut scratch = Overlay::new(&*tx);
+    let outcome = match refuse_caller(&scratch, &at)? {
+        Some(refusal) => Err(refusal),
+        None => command.apply(&mut scratch, &at)?,
+    };
+    let writes = scratch.into_writes();
+    if outcome.is_ok() {
+        for ((table, key), value) in writes {
+            match value {
+                Some(value) => tx.put_bytes(table, key, value),
+                None => tx.delete_bytes(table, key),
+            }
+        }
+    }
+    remember(tx, &at, &request, body_hash, &outcome)?;
+    Ok(Decided { revision: at.revision, outcome, replayed: false })
+}
+
+fn refuse_caller(view: &impl Read, at: &Stamp) -> Result<Option<Refusal>, StorageError> {
+    if let Some(refusal) = identity::check_caller(view, &at.caller)? {
+        return Ok(Some(refusal));
+    }
+    match at.under {
+        Some(token) => punchcard::check_token(view, at, token),
+        None => Ok(None),
+    }
+}
+
+// ------------------------------------------------------------------ exactly once
+
+/// A remembered answer. A refusal is remembered too: a late duplicate of a refused call must not succeed behind its caller.
+#[derive(Serialize, Deserialize)]
+struct Answer {
+    tenant: String,
+    keyed: bool,
+    passport: String,
+    request_id: String,
+    body_hash: [u8; 32],
+    revision: Revision,
+    at: UnixMs,
+    outcome: Result<Vec<u8>, Refusal>,
+}
+
+impl Record for Answer {
+    const KIND: Kind = Kind::Answer;
+    const TABLE: Table = Table::Dedup;
+    fn tenant(&self) -> &str {
+        &self.tenant
+    }
+    fn id(&self) -> Key {
+        answer_id(self.keyed, &self.passport, &self.request_id)
+    }
+}
+
+fn answer_id(keyed: bool, passport: &str, request_id: &str) -> Key {
+    Key::new().byte(keyed.into()).text(passport).text(request_id)
+}
+
+/// What is remembered of one tenant, for each of the two kinds of request id.
+#[derive(Clone, Serialize, Deserialize)]
+struct Floor {
+    tenant: String,
+    keyed: bool,
+    /// Requests first sent at or before this may have been forgotten.
+    forgotten_through: UnixMs,
+    kept: u64,
+}
+
+impl Record for Floor {
+    const KIND: Kind = Kind::AnswerFloor;
+    const TABLE: Table = Table::Dedup;
+    fn tenant(&self) -> &str {
+        &self.tenant
+    }
+    fn id(&self) -> Key {
+        Key::new().byte(self.keyed.into())
+    }
+}
+
+fn floor(view: &impl Read, tenant: &str, keyed: bool) -> Result<Floor, StorageError> {
+    let floor: Option<Floor> = view.get(tenant, &Key::new().byte(keyed.into()))?;
+    Ok(floor.unwrap_or(Floor { tenant: tenant.into(), keyed, forgotten_through: UnixMs(0), kept: 0 }))
+}
+
+/// The first answer to this request id, or the reason why it can't be told; `None` when it is new.
+fn recall(view: &impl Read, at: &Stamp, request: &RequestId, body_hash: [u8; 32]) -> Result<Option<Decided>, StorageError> {
+    let refused = |refusal| Ok(Some(Decided { revision: at.revision, outcome: Err(refusal), replayed: false }));
+    if request.id.is_empty() || request.id.len() > REQUEST_ID_BYTES_MAX {
+        return refused(Refusal::invalid("idempotency_key", format!("must have 1 to {REQUEST_ID_BYTES_MAX} bytes")));
+    }
+    let id = answer_id(request.keyed, &at.caller.passport, &request.id);
+    if let Some(answer) = view.get::<Answer>(&at.caller.tenant, &id)? {
+        if answer.body_hash != body_hash {
+            return refused(Refusal::RequestConflict { id: request.id.clone() });
+        }
+        return Ok(Some(Decided { revision: answer.revision, outcome: answer.outcome, replayed: true }));
+    }
+    let floor = floor(view, &at.caller.tenant, request.keyed)?;
+    let kept_ms = if request.keyed { ANSWER_KEYED_KEPT_MS } else { ANSWER_AUTO_KEPT_MS };
+    // An id that is older than the retention is refused even where its answer can't have been forgotten yet, so that the
+    // outcome depends on ages alone and not on how much was pruned.
+    if request.issued_at <= floor.forgotten_through || request.issued_at.0.saturating_add(kept_ms) < at.wall.0 {
+        return refused(Refusal::RequestTooOld { id: request.id.clone() });
+    }
+    Ok(None)
+}
+
+/// Keeps the answer, and forgets at most two that are too old or too many: faster than they come, and bounded per entry.
+fn remember(tx: &mut impl Tx, at: &Stamp, request: &RequestId, body_hash: [u8; 32], outcome: &Result<Vec<u8>, Refusal>) -> Result<(), StorageError> {
+    let tenant = &at.caller.tenant;
+    let answer = Answer {
+        tenant: tenant.clone(),
+        keyed: request.keyed,
+        passport: at.caller.passport.clone(),
+        request_id: request.id.clone(),
+        body_hash,
+        revision: at.revision,
+        at: at.wall,
+        outcome: outcome.clone(),
+    };
+    let order = kind_prefix(tenant, Kind::AnswerOrder).byte(request.keyed.into());
+    tx.put_bytes(Table::Dedup, order.clone().number(at.revision.0).into_bytes(), answer.id().into_bytes());
+    tx.put(&answer);
+
+    let mut floor = floor(tx, tenant, request.keyed)?;
+    floor.kept += 1;
+    let kept_ms = if request.keyed { ANSWER_KEYED_KEPT_MS } else { ANSWER_AUTO_KEPT_MS };
+    for (order_key, id) in tx.scan_bytes(Table::Dedup, order.as_bytes(), &order.after_prefix(), Direction::Ascending, 2)? {
+        let id = Key::new().raw(&id);
+        let Some(oldest) = tx.get::<Answer>(tenant, &id)? else {
+            return Err(StorageError::corrupt("an answer's order row points nowhere"));
+        };
+        if floor.kept <= ANSWERS_KEPT_MAX && oldest.at.0.saturating_add(kept_ms) >= at.wall.0 {
+            break;
+        }
+        floor.forgotten_through = floor.forgotten_through.max(oldest.at);
+        floor.kept -= 1;
+        tx.delete(&oldest);
+        tx.delete_bytes(Table::Dedup, order_key);
+    }
+    tx.put(&floor);
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Records: what is stored, under `tenant / kind / id`.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::codec;
+use crate::key::Key;
+use crate::tx::{Direction, Read, StorageError, Table, Tx};
+
+/// The kind of a record or index row, as it stands in its key. On disk: numbers are never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    // Records
+    Fact = 1,
+    FactHead = 2,
+    Punchcard = 10,
+    Waiter = 11,
+    Approval = 20,
+    ApprovalPolicy = 21,
+    Session = 30,
+    Passport = 40,
+    Token = 41,
+    Flag = 42,
+    // Receipts
+    ReceiptBody = 60,
+    ReceiptLink = 61,
+    ReceiptHead = 62,
+    // Dedup
+    Answer = 70,
+    AnswerOrder = 71,
+    AnswerFloor = 72,
+    // Meta
+    Clock = 80,
+    // Index
+    FactById = 100,
+    FactByRank = 101,
+    EntityByName = 102,
+    PunchcardByResource = 110,
+    PunchcardByDeadline = 111,
+    PunchcardByHolder = 112,
+    PunchcardByToken = 113,
+    PunchcardByStatus = 114,
+    WaiterByDeadline = 115,
+    ApprovalByDeadline = 120,
+    ApprovalPending = 121,
+    SessionByDeadline = 130,
+    ReceiptById = 160,
+}
+
+/// The tenant name under which cluster-wide state lives. It can't be a tenant: names are not empty.
+pub const CLUSTER: &str = "";
+
+/// The start of every key of one kind in one tenant.
+pub fn kind_prefix(tenant: &str, kind: Kind) -> Key {
+    Key::new().text(tenant).byte(kind as u8)
+}
+
+/// A stored object.
+pub trait Record: Serialize + DeserializeOwned {
+    const KIND: Kind;
+    const TABLE: Table = Table::Records;
+
+    fn tenant(&self) -> &str;
+
+    /// The part of the key after tenant and kind.
+    fn id(&self) -> Key;
+}
+
+fn record_key<R: Record>(tenant: &str, id: &Key) -> Vec<u8> {
+    kind_prefix(tenant, R::KIND).raw(id.as_bytes()).into_bytes()
+}
+
+fn decode<R: Record>(bytes: &[u8]) -> Result<R, StorageError> {
+    codec::decode(bytes).map_err(|error| StorageError::new(format!("record of kind {:?}", R::KIND), error))
+}
+
+/// One page of a list.
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// Where the next page begins; `None` when this is the last.
+    pub next: Option<Vec<u8>>,
+}
+
+/// Typed reads over any [`Read`].
+pub trait ReadRecords: Read {
+    fn get<R: Record>(&self, tenant: &str, id: &Key) -> Result<Option<R>, StorageError> {
+        self.get_bytes(R::TABLE, &record_key::<R>(tenant, id))?.map(|bytes| decode(&bytes)).transpose()
+    }
+
+    /// At most `limit` records of one kind whose id begins with `prefix`, from `cursor` on (the `next` of the page before).
+    fn page<R: Record>(&self, tenant: &str, prefix: &Key, cursor: Option<&[u8]>, limit: usize) -> Result<Page<R>, StorageError> {
+        let start = kind_prefix(tenant, R::KIND).raw(prefix.as_bytes());
+        let (rows, next) = self.page_bytes(R::TABLE, &start, cursor, limit)?;
+        let items = rows.iter().map(|(_, value)| decode(value)).collect::<Result<_, _>>()?;
+        Ok(Page { items, next })
+    }
+
+    /// Rows under a prefix, from `cursor` on, and where the next page begins. A cursor outside the prefix reads as its start,
+    /// so that a made-up cursor can't reach another tenant.
+    #[expect(clippy::type_complexity, reason = "rows and cursor, named in the doc")]
+    fn page_bytes(&self, table: Table, prefix: &Key, cursor: Option<&[u8]>, limit: usize) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>), StorageError> {
+        let end = prefix.after_prefix();
+        let from = cursor.filter(|cursor| cursor.starts_with(prefix.as_bytes())).unwrap_or(prefix.as_bytes());
+        let mut rows = self.scan_bytes(table, from, &end, Direction::Ascending, limit.saturating_add(1))?;
+        let next = (rows.len() > limit).then(|| rows.split_off(limit).swap_remove(0).0);
+        Ok((rows, next))
+    }
+}
+
+impl<T: Read + ?Sized> ReadRecords for T {}
+
+/// Typed writes over any [`Tx`].
+pub trait WriteRecords: Tx {
+    fn put<R: Record>(&mut self, record: &R) {
+        self.put_bytes(R::TABLE, record_key::<R>(record.tenant(), &record.id()), codec::encode(record));
+    }
+
+    fn delete<R: Record>(&mut self, record: &R) {
+        self.delete_bytes(R::TABLE, record_key::<R>(record.tenant(), &record.id()));
+    }
+
+    /// An index row: its key is the order, its value what it points to.
+    fn put_index(&mut self, key: Key, points_to: &[u8]) {
+        self.put_bytes(Table::Index, key.into_bytes(), points_to.to_vec());
+    }
+
+    fn delete_index(&mut self, key: Key) {
+        self.delete_bytes(Table::Index, key.into_bytes());
+    }
+}
+
+impl<T: Tx + ?Sized> WriteRecords for T {}

@@ -1,0 +1,134 @@
+//! Every way the rules say no: what happened, and what the caller can do next.
+//!
+//! A refusal is an ordinary answer, the same on every replica. Text for people is the `Display`, a lowercase fragment without
+//! a full stop; what to do next is [`Refusal::next_step`]; what a program acts on is [`Refusal::code`] and
+//! [`Refusal::retryable`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::tx::StorageError;
+
+/// Outer error: this node's storage failed, and the node stops.
+/// Inner error: every replica reached the same refusal, and the caller gets it as the answer.
+pub type Applied<T> = Result<Result<T, Refusal>, StorageError>;
+
+/// Why a command or query was refused. One variant for each different next step of the caller.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// An argument breaks a rule that a schema can't say.
+    #[error("`{field}` {problem}")]
+    Invalid { field: String, problem: String },
+    /// Over a limit; both numbers are told.
+    #[error("`{field}` is {size} {unit} long, and the limit is {limit} {unit}")]
+    TooLong { field: String, size: u64, limit: u64, unit: String },
+    /// It does not exist in the caller's tenant, or the caller can't see it; the two are not told apart.
+    #[error("there is no {what} `{id}`")]
+    NotFound { what: String, id: String },
+    /// The resource, or one that overlaps it, is leased to another.
+    #[error("`{resource}` is held by `{holder}` for another {left_ms} ms (lease on `{held}`)")]
+    Held { resource: String, held: String, holder: String, left_ms: u64, expires_at_unix_ms: u64 },
+    /// The token or card is not, or no longer, the caller's.
+    #[error("{problem}")]
+    StaleToken { problem: String },
+    /// The caller is known and may not do this.
+    #[error("{problem}")]
+    Denied { problem: String },
+    /// The caller's passport or token was revoked.
+    #[error("passport `{passport}` is revoked")]
+    Revoked { passport: String },
+    /// Decided before; the first decision stands.
+    #[error("approval `{approval}` was already {decision}")]
+    AlreadyDecided { approval: String, decision: String },
+    /// Nobody decided in time.
+    #[error("approval `{approval}` expired undecided")]
+    Expired { approval: String },
+    /// A compare-and-set found another value.
+    #[error("{what} `{id}` has changed: expected {expected}, found {found}")]
+    Changed { what: String, id: String, expected: String, found: String },
+    /// The request id was used before, with another body.
+    #[error("request id `{id}` was used before with other arguments")]
+    RequestConflict { id: String },
+    /// The request id is older than what is remembered, so it can't be known whether it ran.
+    #[error("request id `{id}` is older than answers are kept")]
+    RequestTooOld { id: String },
+    /// A bounded queue or table of the tenant is full.
+    #[error("{what} is full: the limit is {limit}")]
+    Full { what: String, limit: u64, retry_after_ms: u64 },
+    /// A feature is switched off by its flag.
+    #[error("{what} is switched off by the flag `{flag}`")]
+    FeatureOff { what: String, flag: String },
+}
+
+impl Refusal {
+    pub fn invalid(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Invalid { field: field.into(), problem: problem.into() }
+    }
+
+    pub fn not_found(what: impl Into<String>, id: impl Into<String>) -> Self {
+        Self::NotFound { what: what.into(), id: id.into() }
+    }
+
+    /// The documented code: JSON-RPC's where the contracts name one, else a stable word.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Refusal::Invalid { .. } | Refusal::TooLong { .. } => "-32602",
+            Refusal::NotFound { .. } => "NOT_FOUND",
+            Refusal::Held { .. } => "HELD",
+            Refusal::StaleToken { .. } => "STALE_TOKEN",
+            Refusal::Denied { .. } => "-32003",
+            Refusal::Revoked { .. } => "REVOKED",
+            Refusal::AlreadyDecided { .. } => "ALREADY_DECIDED",
+            Refusal::Expired { .. } => "EXPIRED",
+            Refusal::Changed { .. } => "-32004",
+            Refusal::RequestConflict { .. } => "IDEMPOTENCY_CONFLICT",
+            Refusal::RequestTooOld { .. } => "REQUEST_TOO_OLD",
+            Refusal::Full { .. } => "FULL",
+            Refusal::FeatureOff { .. } => "-32030",
+        }
+    }
+
+    /// Whether the same call can succeed later.
+    pub fn retryable(&self) -> bool {
+        match self {
+            Refusal::Held { .. } | Refusal::Full { .. } => true,
+            Refusal::Invalid { .. }
+            | Refusal::TooLong { .. }
+            | Refusal::NotFound { .. }
+            | Refusal::StaleToken { .. }
+            | Refusal::Denied { .. }
+            | Refusal::Revoked { .. }
+            | Refusal::AlreadyDecided { .. }
+            | Refusal::Expired { .. }
+            | Refusal::Changed { .. }
+            | Refusal::RequestConflict { .. }
+            | Refusal::RequestTooOld { .. }
+            | Refusal::FeatureOff { .. } => false,
+        }
+    }
+
+    /// What the caller can do, as a sentence.
+    pub fn next_step(&self) -> String {
+        match self {
+            Refusal::Invalid { field, .. } => format!("Correct `{field}` and call again."),
+            Refusal::TooLong { field, limit, unit, .. } => {
+                format!("Shorten `{field}` to {limit} {unit}, or split it over several calls.")
+            }
+            Refusal::NotFound { .. } => "Check the id; a list call shows what exists.".into(),
+            Refusal::Held { holder, .. } => {
+                format!("Call `punch_in` with `wait_ms` to queue, work on something else, or ask `{holder}` to punch out.")
+            }
+            Refusal::StaleToken { .. } => {
+                "Stop the work done under that card, then call `punch_in` for a new card and use its `fencing_token`.".into()
+            }
+            Refusal::Denied { .. } => "Ask an operator for the scope or for the act itself.".into(),
+            Refusal::Revoked { .. } => "Ask an operator for a new token.".into(),
+            Refusal::AlreadyDecided { .. } => "The first decision stands; make a new request if it must be decided anew.".into(),
+            Refusal::Expired { .. } => "Make a new request with `approval_request`.".into(),
+            Refusal::Changed { .. } => "Read it again, merge, and repeat the call with the value you read.".into(),
+            Refusal::RequestConflict { .. } => "Use a new `idempotency_key` for a new intent.".into(),
+            Refusal::RequestTooOld { .. } => "Look whether the effect is there, then call again with a new `idempotency_key`.".into(),
+            Refusal::Full { retry_after_ms, .. } => format!("Call again in {retry_after_ms} ms."),
+            Refusal::FeatureOff { flag, .. } => format!("An operator can switch it on with `{flag}`."),
+        }
+    }
+}
