@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec;
 use crate::key::Key;
+use crate::limit::EVENTS_KEPT_MAX;
+use crate::record::{Kind, ReadRecords, Record, WriteRecords};
 use crate::stamp::{Revision, Stamp};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 
@@ -29,17 +31,76 @@ pub fn emit(tx: &mut impl Tx, at: &Stamp, kind: &str, id: &str, about: serde_jso
     let last = tx.scan_bytes(Table::Events, of_revision.as_bytes(), &of_revision.after_prefix(), Direction::Descending, 1)?;
     let n = last.first().map_or(0, |(key, _)| u64::from_be_bytes(key[key.len() - 8..].try_into().expect("keys end in a number")) + 1);
     tx.put_bytes(Table::Events, of_revision.number(n).into_bytes(), codec::encode(&event));
+
+    let mut kept = kept(tx, &at.caller.tenant)?;
+    kept.count += 1;
+    // The oldest goes when a new one comes, so that the number stays what it is. Watchers behind it are told.
+    if kept.count > EVENTS_KEPT_MAX {
+        let tenant = prefix(&at.caller.tenant);
+        if let Some((key, bytes)) = tx.scan_bytes(Table::Events, tenant.as_bytes(), &tenant.after_prefix(), Direction::Ascending, 1)?.pop()
+        {
+            let oldest: Event = codec::decode(&bytes).map_err(|error| StorageError::new("event", error))?;
+            kept.compacted_through = oldest.revision;
+            kept.count -= 1;
+            tx.delete_bytes(Table::Events, key);
+        }
+    }
+    tx.put(&kept);
     Ok(())
 }
 
+/// What a watcher gets next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Watched {
+    /// In order, with higher revisions than asked for; empty when there are none yet.
+    Events(Vec<Event>),
+    /// Events up to this revision are gone: the watcher lists anew and goes on from there.
+    Compacted { through: Revision },
+}
+
+/// How far a tenant's events are gone, and how many are there.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    tenant: String,
+    compacted_through: Revision,
+    count: u64,
+}
+
+impl Record for Kept {
+    const KIND: Kind = Kind::EventsKept;
+    const TABLE: Table = Table::Meta;
+    fn tenant(&self) -> &str {
+        &self.tenant
+    }
+    fn id(&self) -> Key {
+        Key::new()
+    }
+}
+
+fn kept(view: &(impl Read + ?Sized), tenant: &str) -> Result<Kept, StorageError> {
+    let kept: Option<Kept> = view.get(tenant, &Key::new())?;
+    Ok(kept.unwrap_or(Kept { tenant: tenant.into(), compacted_through: Revision(0), count: 0 }))
+}
+
+/// What comes after `since` in a tenant's events.
+pub fn watch(view: &(impl Read + ?Sized), tenant: &str, since: Revision, limit: usize) -> Result<Watched, StorageError> {
+    let kept = kept(view, tenant)?;
+    if since < kept.compacted_through {
+        return Ok(Watched::Compacted { through: kept.compacted_through });
+    }
+    Ok(Watched::Events(after(view, tenant, since, limit)?))
+}
+
 /// Events of a tenant with a higher revision than `since`, in order, at most about `limit` and never half a revision.
-pub fn since(view: &(impl Read + ?Sized), tenant: &str, since: Revision, limit: usize) -> Result<Vec<Event>, StorageError> {
+fn after(view: &(impl Read + ?Sized), tenant: &str, since: Revision, limit: usize) -> Result<Vec<Event>, StorageError> {
     let tenant = prefix(tenant);
     let from = tenant.clone().number(since.0.saturating_add(1));
     let decode = |(_, bytes): &(Vec<u8>, Vec<u8>)| codec::decode::<Event>(bytes).map_err(|error| StorageError::new("event", error));
     let rows = view.scan_bytes(Table::Events, from.as_bytes(), &tenant.after_prefix(), Direction::Ascending, limit)?;
     let mut events = rows.iter().map(decode).collect::<Result<Vec<_>, _>>()?;
-    if rows.len() == limit && let Some(last) = events.last().map(|event| event.revision) {
+    if rows.len() == limit
+        && let Some(last) = events.last().map(|event| event.revision)
+    {
         let of_last = tenant.number(last.0);
         let whole = view.scan_bytes(Table::Events, of_last.as_bytes(), &of_last.after_prefix(), Direction::Ascending, usize::MAX)?;
         events.retain(|event| event.revision != last);

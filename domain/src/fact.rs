@@ -1,12 +1,53 @@
-//! Facts: versioned statements about an entity, one active version per (tenant, entity, key).
+//! Facts: versioned statements about an entity, at most one active version of each (tenant, owner, entity, key).
+//!
+//! Storing makes the next version of its pair and retires the active one, and any others it names in `supersedes`. Nothing is
+//! overwritten: a version is active until another retires it (*superseded*) or somebody deletes it (*deleted*), and its value
+//! stays in the history. Invariants:
+//! * Versions of a pair are numbered 1, 2, 3 ..., and a number is never used again, deleted or not.
+//! * At most one version of a pair is active: the one that its head names.
+//! * A fact is retired once. A write that names one which is already superseded or deleted is refused before it writes.
+//! * A version is valid from the instant it was stored up to, and without, the instant it was retired or deleted. So the
+//!   validities of a pair are disjoint, and of two versions stored in one millisecond the older was never valid.
+//!
+//! Decisions:
+//! * Deleting the active version leaves the pair without one: its predecessor stays superseded. Deleting what is deleted changes
+//!   nothing and answers `deleted: false`. A superseded version can be deleted too; it then shows in the history alone.
+//! * A private fact belongs to its author's passport. Stored under `notes`, its entity is shown as `__agent::<passport>::notes`;
+//!   the author reaches it by either name, others by none, and to them its id looks like one that never existed. A private
+//!   pair and the tenant's pair of the same name have separate versions. A private fact retires private facts only: others
+//!   would see a fact go and not what replaced it.
+//! * The empty text is a value. A value is bounded in bytes and also as JSON, so that one version always fits a reply.
+//! * Events name the fact, never its value; those of private facts say nothing but that.
+
+mod entities;
+mod history;
+mod horizon;
+mod place;
+mod rank;
+mod recall;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use crate::refusal::Applied;
-use crate::stamp::{ReadStamp, Revision, Stamp, UnixMs};
-use crate::tx::{Read, Tx};
+pub use self::entities::{Entities, ListEntities};
+pub use self::history::{FactHistory, FactVersion, FactVersions};
+pub use self::horizon::HorizonClass;
+pub use self::recall::{FactRow, FactRows, QueryFacts};
+
+use self::place::{EVERYONE, Place, daemon_owned, filed_name, only_the_service};
+use self::rank::State;
+use crate::event;
+use crate::identity::check_name;
+use crate::key::Key;
+use crate::limit::{FACT_VALUE_BYTES_MAX, FACT_VALUE_JSON_BYTES_MAX, SUPERSEDES_MAX, TEXT_BYTES_MAX};
+use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
+use crate::refusal::{Applied, Refusal};
+use crate::stamp::{Principal, Revision, Stamp, UnixMs};
+use crate::tx::{Read, StorageError, Table, Tx};
 
 /// How sure a fact is, in millionths, so that no float decides an order: 0 to 1,000,000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -26,14 +67,98 @@ impl Confidence {
     }
 }
 
-/// How fast a fact goes stale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HorizonClass {
-    Volatile,
-    Medium,
-    Stable,
-    None,
+/// Longer than any id, so that refusals which name ids stay short.
+const FACT_ID_BYTES_MAX: usize = 64;
+
+/// One version, as stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Fact {
+    tenant: String,
+    /// The passport that alone sees it, or [`EVERYONE`].
+    owner: String,
+    entity: String,
+    key: String,
+    version: u64,
+    fact_id: String,
+    value: String,
+    confidence: Confidence,
+    horizon_class: HorizonClass,
+    source_receipt: Option<String>,
+    actor: String,
+    stored_at: UnixMs,
+    revision: Revision,
+    /// The version that was active when this one was stored.
+    supersedes: Option<String>,
+    superseded_by: Option<String>,
+    /// When it stopped being active.
+    valid_to: Option<UnixMs>,
+    deleted_at: Option<UnixMs>,
+}
+
+impl Record for Fact {
+    const KIND: Kind = Kind::Fact;
+    fn tenant(&self) -> &str {
+        &self.tenant
+    }
+    fn id(&self) -> Key {
+        pair_id(&self.owner, &self.entity, &self.key).number(self.version)
+    }
+}
+
+impl Fact {
+    fn state(&self) -> State {
+        match (self.deleted_at, self.valid_to) {
+            (Some(_), _) => State::Deleted,
+            (None, Some(_)) => State::Superseded,
+            (None, None) => State::Active,
+        }
+    }
+
+    fn valid_at(&self, instant: UnixMs) -> bool {
+        self.stored_at <= instant && self.valid_to.is_none_or(|end| instant < end)
+    }
+
+    fn is_visible_to(&self, caller: &Principal) -> bool {
+        self.owner == EVERYONE || self.owner == caller.passport
+    }
+
+    fn filed_name(&self) -> String {
+        filed_name(&self.owner, &self.entity)
+    }
+
+    /// What watchers may know of what `actor` did to it.
+    fn about(&self, actor: &str) -> serde_json::Value {
+        match self.owner.as_str() {
+            EVERYONE => json!({ "entity": self.entity, "key": self.key, "version": self.version, "actor": actor }),
+            _ => json!({ "private": true }),
+        }
+    }
+}
+
+fn pair_id(owner: &str, entity: &str, key: &str) -> Key {
+    Key::new().text(owner).text(entity).text(key)
+}
+
+/// Where the versions of a pair stand.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Head {
+    tenant: String,
+    owner: String,
+    entity: String,
+    key: String,
+    /// The highest version that was ever given out.
+    last_version: u64,
+    active: Option<u64>,
+}
+
+impl Record for Head {
+    const KIND: Kind = Kind::FactHead;
+    fn tenant(&self) -> &str {
+        &self.tenant
+    }
+    fn id(&self) -> Key {
+        pair_id(&self.owner, &self.entity, &self.key)
+    }
 }
 
 /// Stores one version and retires the one before it, and any others named.
@@ -45,6 +170,7 @@ pub struct StoreFact {
     pub source_receipt: Option<String>,
     pub confidence: Confidence,
     pub private: bool,
+    /// Wins over `freshness_horizon`. Neither given: the default of the entity's prefix.
     pub horizon_class: Option<HorizonClass>,
     pub freshness_horizon: Option<String>,
     pub supersedes: BTreeSet<String>,
@@ -53,16 +179,116 @@ pub struct StoreFact {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FactStored {
     pub fact_id: String,
+    /// The filed name: `__agent::<passport>::<entity>` for a private fact.
     pub entity: String,
     pub key: String,
     pub version: u64,
+    /// What this write retired: the version before, then those that it named.
     pub superseded_fact_ids: Vec<String>,
 }
 
 impl StoreFact {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<FactStored> {
-        let _ = (tx, at);
-        todo!()
+        let (place, horizon_class) = match self.check(&at.caller) {
+            Ok(checked) => checked,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let Place { owner, entity } = place;
+        let tenant = at.caller.tenant.clone();
+        let head = tx.get(&tenant, &pair_id(&owner, &entity, &self.key))?;
+        let mut head = head.unwrap_or(Head { tenant, owner, entity, key: self.key, last_version: 0, active: None });
+        let predecessor = active(tx, &head)?;
+        let named = match retirable(tx, at, &self.supersedes, &head.owner, predecessor.as_ref())? {
+            Ok(named) => named,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+
+        let fact = Fact {
+            tenant: head.tenant.clone(),
+            owner: head.owner.clone(),
+            entity: head.entity.clone(),
+            key: head.key.clone(),
+            version: head.last_version + 1,
+            fact_id: at.new_id("f", 0),
+            value: self.value,
+            confidence: self.confidence,
+            horizon_class,
+            source_receipt: self.source_receipt,
+            actor: at.caller.passport.clone(),
+            stored_at: at.wall,
+            revision: at.revision,
+            supersedes: predecessor.as_ref().map(|fact| fact.fact_id.clone()),
+            superseded_by: None,
+            valid_to: None,
+            deleted_at: None,
+        };
+        for old in &named {
+            leave_pair(tx, old)?;
+        }
+        if predecessor.is_none() {
+            entities::count(tx, &fact, 1)?;
+        }
+        let retired: Vec<Fact> = predecessor.into_iter().chain(named).collect();
+        for old in &retired {
+            change(tx, old.clone(), |old| {
+                old.superseded_by = Some(fact.fact_id.clone());
+                old.valid_to = Some(at.wall);
+            });
+        }
+        head.last_version = fact.version;
+        head.active = Some(fact.version);
+        tx.put(&head);
+        tx.put_index(by_id(&fact.tenant, &fact.fact_id), fact.id().as_bytes());
+        write(tx, &fact);
+
+        let mut about = fact.about(&fact.actor);
+        if fact.owner == EVERYONE {
+            let seen: Vec<&str> = retired.iter().filter(|old| old.owner == EVERYONE).map(|old| old.fact_id.as_str()).collect();
+            about["superseded_fact_ids"] = json!(seen);
+        }
+        event::emit(tx, at, "fact.stored", &fact.fact_id, about)?;
+        Ok(Ok(FactStored {
+            entity: fact.filed_name(),
+            fact_id: fact.fact_id,
+            key: fact.key,
+            version: fact.version,
+            superseded_fact_ids: retired.into_iter().map(|old| old.fact_id).collect(),
+        }))
+    }
+
+    /// All that can be refused without reading.
+    fn check(&self, caller: &Principal) -> Result<(Place, HorizonClass), Refusal> {
+        let place = Place::to_write(&self.entity, self.private, caller)?;
+        if let Some(refusal) =
+            check_name("key", &self.key).or_else(|| self.source_receipt.as_deref().and_then(|id| check_name("source_receipt", id)))
+        {
+            return Err(refusal);
+        }
+        at_most("value", self.value.len(), FACT_VALUE_BYTES_MAX, "bytes")?;
+        at_most("value", recall::json_text_bytes(&self.value), FACT_VALUE_JSON_BYTES_MAX, "bytes of JSON")?;
+        at_most("supersedes", self.supersedes.len(), SUPERSEDES_MAX, "ids")?;
+        for id in &self.supersedes {
+            at_most("supersedes", id.len(), FACT_ID_BYTES_MAX, "bytes")?;
+        }
+        if self.confidence > Confidence::FULL {
+            return Err(Refusal::invalid("confidence", "must be from 0 to 1"));
+        }
+        let horizon_class = match (self.horizon_class, &self.freshness_horizon) {
+            (Some(class), _) => class,
+            (None, Some(text)) => {
+                at_most("freshness_horizon", text.len(), TEXT_BYTES_MAX, "bytes")?;
+                HorizonClass::parse(text)?
+            }
+            (None, None) => HorizonClass::default_of(&place.entity),
+        };
+        Ok((place, horizon_class))
+    }
+}
+
+fn at_most(field: &str, size: usize, limit: usize, unit: &str) -> Result<(), Refusal> {
+    match size <= limit {
+        true => Ok(()),
+        false => Err(Refusal::TooLong { field: field.into(), size: size as u64, limit: limit as u64, unit: unit.into() }),
     }
 }
 
@@ -74,122 +300,115 @@ pub struct DeleteFact {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FactDeleted {
+    /// Whether this call deleted it: false when it was deleted before.
     pub deleted: bool,
     pub fact_id: String,
 }
 
 impl DeleteFact {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<FactDeleted> {
-        let _ = (tx, at);
-        todo!()
+        if let Err(refusal) = at_most("fact_id", self.fact_id.len(), FACT_ID_BYTES_MAX, "bytes") {
+            return Ok(Err(refusal));
+        }
+        let Some(fact) = visible(tx, &at.caller, &self.fact_id)? else {
+            return Ok(Err(Refusal::not_found("fact", self.fact_id)));
+        };
+        if let Some(prefix) = daemon_owned(&fact.entity) {
+            return Ok(Err(Refusal::Denied { problem: only_the_service(prefix) }));
+        }
+        if fact.state() == State::Deleted {
+            return Ok(Ok(FactDeleted { deleted: false, fact_id: self.fact_id }));
+        }
+        if fact.state() == State::Active {
+            leave_pair(tx, &fact)?;
+        }
+        let about = fact.about(&at.caller.passport);
+        change(tx, fact, |fact| {
+            fact.deleted_at = Some(at.wall);
+            fact.valid_to = fact.valid_to.or(Some(at.wall));
+        });
+        event::emit(tx, at, "fact.deleted", &self.fact_id, about)?;
+        Ok(Ok(FactDeleted { deleted: true, fact_id: self.fact_id }))
     }
 }
 
-/// Finds active facts by keywords, entity or key, best first.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct QueryFacts {
-    pub query: Option<String>,
-    pub entity: Option<String>,
-    pub entity_prefix: Option<String>,
-    pub key: Option<String>,
-    /// Rows wanted in all; a reply holds what fits and a cursor for the rest.
-    pub top_k: u64,
-    /// Tokens (4 bytes of compact JSON) that the whole reply may have.
-    pub token_budget: Option<u64>,
-    pub include_superseded: bool,
-    pub as_of: Option<UnixMs>,
-    pub min_effective_confidence: Option<Confidence>,
-    pub cursor: Option<String>,
+// ------------------------------------------------------------------ reading and writing versions
+
+fn by_id(tenant: &str, fact_id: &str) -> Key {
+    kind_prefix(tenant, Kind::FactById).text(fact_id)
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FactRow {
-    pub fact_id: String,
-    pub entity: String,
-    pub key: String,
-    pub value: String,
-    pub version: u64,
-    pub confidence: Confidence,
-    pub effective_confidence: Confidence,
-    pub horizon_class: HorizonClass,
-    /// `fresh` or `stale`.
-    pub freshness: String,
-    pub age_ms: u64,
-    pub stored_at: UnixMs,
-    pub actor: String,
-    pub superseded_by: Option<String>,
+/// The fact of this id, if the caller may know of it.
+fn visible(view: &impl Read, caller: &Principal, fact_id: &str) -> Result<Option<Fact>, StorageError> {
+    let Some(id) = view.get_bytes(Table::Index, by_id(&caller.tenant, fact_id).as_bytes())? else { return Ok(None) };
+    Ok(Some(stored(view, &caller.tenant, &id)?).filter(|fact| fact.is_visible_to(caller)))
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FactRows {
-    pub rows: Vec<FactRow>,
-    /// Present whenever a floor was given.
-    pub filtered_below_threshold: Option<u64>,
-    pub next_cursor: Option<String>,
-    /// Why the rows end before `top_k` although there are more: `reply_bytes`, `token_budget` or `scan_limit`.
-    pub truncated: Option<String>,
+/// The fact that an index row points to.
+fn stored(view: &impl Read, tenant: &str, id: &[u8]) -> Result<Fact, StorageError> {
+    view.get(tenant, &Key::new().raw(id))?.ok_or_else(|| StorageError::corrupt("an index row points to a fact that is not there"))
 }
 
-impl QueryFacts {
-    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<FactRows> {
-        let _ = (view, at);
-        todo!()
+fn active(view: &impl Read, head: &Head) -> Result<Option<Fact>, StorageError> {
+    let id = head.active.map(|version| head.id().number(version));
+    id.map(|id| stored(view, &head.tenant, id.as_bytes())).transpose()
+}
+
+/// The facts of these ids, all of which a new fact of `owner` may retire; its predecessor is left out.
+fn retirable(view: &impl Read, at: &Stamp, ids: &BTreeSet<String>, owner: &str, predecessor: Option<&Fact>) -> Applied<Vec<Fact>> {
+    let mut facts = Vec::new();
+    let mut problems = Vec::new();
+    for id in ids {
+        let Some(fact) = visible(view, &at.caller, id)? else {
+            problems.push(format!("`{id}` (there is no such fact)"));
+            continue;
+        };
+        if predecessor.is_some_and(|predecessor| predecessor.fact_id == fact.fact_id) {
+            continue;
+        }
+        match (fact.state(), &fact.superseded_by, daemon_owned(&fact.entity)) {
+            (State::Deleted, ..) => problems.push(format!("`{id}` (it is deleted)")),
+            (State::Superseded, by, _) => {
+                problems.push(format!("`{id}` (it is already superseded by `{}`)", by.as_deref().unwrap_or("another")))
+            }
+            (State::Active, _, Some(prefix)) => problems.push(format!("`{id}` ({})", only_the_service(prefix))),
+            (State::Active, ..) if owner != EVERYONE && fact.owner == EVERYONE => {
+                problems.push(format!("`{id}` (others see it, and a private fact can't replace it for them)"));
+            }
+            (State::Active, ..) => facts.push(fact),
+        }
+    }
+    Ok(match problems.is_empty() {
+        true => Ok(facts),
+        false => Err(Refusal::invalid("supersedes", format!("names facts that can't be retired: {}", problems.join(", ")))),
+    })
+}
+
+/// Takes an active fact out of its pair, which then has no active version.
+fn leave_pair(tx: &mut impl Tx, fact: &Fact) -> Result<(), StorageError> {
+    let head: Option<Head> = tx.get(&fact.tenant, &pair_id(&fact.owner, &fact.entity, &fact.key))?;
+    match head {
+        Some(mut head) if head.active == Some(fact.version) => {
+            head.active = None;
+            tx.put(&head);
+            entities::count(tx, fact, -1)
+        }
+        _ => Err(StorageError::corrupt("an active fact is not the active version of its pair")),
     }
 }
 
-/// Every version of one pair, oldest first, deleted ones included and marked.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FactHistory {
-    pub entity: String,
-    pub key: String,
-    pub limit: u64,
-    pub cursor: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FactVersion {
-    pub fact_id: String,
-    pub value: String,
-    pub version: u64,
-    pub supersedes: Option<String>,
-    pub superseded_by: Option<String>,
-    pub confidence: Confidence,
-    pub stored_at: UnixMs,
-    pub deleted: bool,
-    pub actor: String,
-    pub revision: Revision,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FactVersions {
-    pub versions: Vec<FactVersion>,
-    pub next_cursor: Option<String>,
-}
-
-impl FactHistory {
-    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<FactVersions> {
-        let _ = (view, at);
-        todo!()
+fn write(tx: &mut impl Tx, fact: &Fact) {
+    tx.put(fact);
+    for key in rank::keys(fact) {
+        tx.put_index(key, fact.id().as_bytes());
     }
 }
 
-/// Entities with at least one active fact, sorted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ListEntities {
-    pub entity_prefix: Option<String>,
-    pub limit: u64,
-    pub cursor: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entities {
-    pub entities: Vec<String>,
-    pub next_cursor: Option<String>,
-}
-
-impl ListEntities {
-    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Entities> {
-        let _ = (view, at);
-        todo!()
+/// Changes a stored fact and its places in the indexes.
+fn change(tx: &mut impl Tx, mut fact: Fact, with: impl FnOnce(&mut Fact)) {
+    for key in rank::keys(&fact) {
+        tx.delete_index(key);
     }
+    with(&mut fact);
+    write(tx, &fact);
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::key::Key;
-use crate::limit::NAME_BYTES_MAX;
+use crate::limit::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{Principal, ReadStamp, Scope, Stamp, Tier, UnixMs};
@@ -61,6 +61,11 @@ pub fn token_hash(token: &str) -> String {
     blake3::hash(token.as_bytes()).to_hex().to_string()
 }
 
+/// The name of a signing key: the first 16 hex digits of the BLAKE3 of its public bytes.
+pub fn key_fingerprint(public: &[u8]) -> String {
+    blake3::hash(public).to_hex()[..16].to_string()
+}
+
 /// The machine's own caller, for bootstrap and ticks.
 pub fn system() -> Principal {
     Principal { tenant: CLUSTER.into(), passport: "system".into(), tier: Tier::Operator, scopes: ["*".to_string()].into() }
@@ -74,6 +79,19 @@ pub(crate) fn check_caller(view: &(impl Read + ?Sized), caller: &Principal) -> R
 
 fn needs_admin(at: &Stamp) -> Option<Refusal> {
     (!at.caller.may("admin")).then(|| Refusal::Denied { problem: "this needs the scope `admin`".into() })
+}
+
+/// Refuses a tenant named in the arguments that is not the caller's, whether it exists or not.
+pub(crate) fn check_tenant(caller: &Principal, claim: Option<&str>) -> Option<Refusal> {
+    claim.filter(|claim| *claim != caller.tenant).map(|claim| Refusal::not_found("tenant", claim))
+}
+
+/// Checks free text that is kept beside a decision.
+pub(crate) fn check_text(field: &str, text: &str) -> Option<Refusal> {
+    (text.len() > TEXT_BYTES_MAX).then(|| {
+        let (size, limit) = (text.len() as u64, TEXT_BYTES_MAX as u64);
+        Refusal::TooLong { field: field.into(), size, limit, unit: "bytes".into() }
+    })
 }
 
 /// Checks a name that becomes part of a key and of other people's screens.
@@ -111,7 +129,9 @@ pub struct TokenPut {
 
 impl PutToken {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<TokenPut> {
-        if let Some(refusal) = needs_admin(at).or_else(|| check_name("passport", &self.passport)).or_else(|| check_name("tenant", &self.tenant)) {
+        if let Some(refusal) =
+            needs_admin(at).or_else(|| check_name("passport", &self.passport)).or_else(|| check_name("tenant", &self.tenant))
+        {
             return Ok(Err(refusal));
         }
         if at.caller.tenant != CLUSTER && at.caller.tenant != self.tenant {

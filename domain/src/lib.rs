@@ -10,6 +10,8 @@
 
 pub mod approval;
 pub mod command;
+pub(crate) mod cursor;
+mod deadline;
 pub mod event;
 pub mod fact;
 pub mod flag;
@@ -26,6 +28,8 @@ pub mod refusal;
 pub mod resource;
 pub mod session;
 pub mod stamp;
+#[cfg(test)]
+mod transcript;
 pub mod tx;
 
 pub use command::{Command, CommandKind};
@@ -40,8 +44,12 @@ pub mod codec {
 
     /// Encodes a value whose type has no failing serializer.
     pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+        let mut serializer = minicbor_serde::Serializer::new(Vec::new());
+        // Otherwise a JSON null would be written as an empty array, and come back as one.
+        serializer.serialize_unit_as_null(true);
         // The writer is a Vec and the types derive Serialize over plain data, so there is nothing that can fail.
-        minicbor_serde::to_vec(value).expect("plain data always encodes")
+        value.serialize(&mut serializer).expect("plain data always encodes");
+        serializer.into_encoder().into_writer()
     }
 
     /// Decodes a value, naming what was expected when the bytes are of another kind.

@@ -2,8 +2,15 @@
 
 /// A fact's value: so that one version always fits a reply.
 pub const FACT_VALUE_BYTES_MAX: usize = 16 * 1024;
+/// The same as JSON text, where a control character takes six bytes: with names and the rest of its row it stays under
+/// [`REPLY_BYTES_MAX`].
+pub const FACT_VALUE_JSON_BYTES_MAX: usize = 24 * 1024;
+/// Index rows that one recall or list examines before it stops and says how to go on. Few in tests, which so go over it.
+pub const SCAN_ROWS_MAX: usize = if cfg!(test) { 40 } else { 20_000 };
 /// Names: entity, key, session id, resource, passport.
 pub const NAME_BYTES_MAX: usize = 512;
+/// How deep a path of a resource goes. A card has an index row at each tree above it.
+pub const RESOURCE_SEGMENTS_MAX: usize = 64;
 /// Free text beside a decision: reasons, notes, summaries.
 pub const TEXT_BYTES_MAX: usize = 4 * 1024;
 /// A session's state and an approval's payload, as compact JSON.
@@ -19,6 +26,10 @@ pub const LIST_MAX: usize = 1_000;
 /// A reply's facts, as compact JSON: what it holds by default and at the most (design, 9).
 pub const REPLY_BYTES_DEFAULT: usize = 8 * 1024;
 pub const REPLY_BYTES_MAX: usize = 32 * 1024;
+/// What a reply's rows leave to the names around them, the cursor and the reason why they end.
+pub const REPLY_WRAPPER_BYTES: usize = 256;
+/// Levels of objects and arrays in a session's state.
+pub const STATE_DEPTH_MAX: usize = 64;
 
 /// A lease's length.
 pub const LEASE_TTL_MS_MIN: u64 = 1_000;
@@ -28,12 +39,17 @@ pub const LEASE_TTL_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 pub const LEASE_WAIT_MS_MAX: u64 = 10 * 60 * 1_000;
 /// Calls that may queue in one tenant.
 pub const LEASE_WAITERS_MAX: usize = 1_000;
+/// Waiting calls that one entry looks at to hand a freed resource on; the next entries look at the rest.
+pub const HAND_OVERS_PER_ENTRY: usize = 32;
+/// How long a ticket can be asked for after it has left the queue.
+pub const TICKET_KEPT_MS: u64 = 60 * 60 * 1_000;
 /// Cards and other deadlines that one entry ends; the next entries end the rest.
 pub const SWEEP_PER_ENTRY: usize = 100;
 /// The most that one entry may advance the lease clock.
 pub const LEASE_ADVANCE_MS_MAX: u64 = 2_000;
 
 /// An approval's life before it expires undecided.
+pub const APPROVAL_TTL_MS_MIN: u64 = 1_000;
 pub const APPROVAL_TTL_MS_DEFAULT: u64 = 24 * 60 * 60 * 1_000;
 pub const APPROVAL_TTL_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1_000;
 /// Undecided approvals in one tenant.

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::refusal::Applied;
+use crate::limit::LIST_MAX;
+use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{approval, codec, fact, flag, identity, punchcard, receipt, session};
@@ -57,4 +58,12 @@ queries! {
     ResolveToken(identity::ResolveToken) -> identity::TokenResolved,
     GetPassport(identity::GetPassport) -> identity::Passport,
     GetFlags(flag::GetFlags) -> flag::Flags,
+}
+
+/// How many rows a list may answer: what was asked for, within the limit.
+pub(crate) fn rows(limit: u64) -> Result<usize, Refusal> {
+    match usize::try_from(limit) {
+        Ok(rows @ 1..=LIST_MAX) => Ok(rows),
+        _ => Err(Refusal::invalid("limit", format!("must be 1 to {LIST_MAX}, not {limit}"))),
+    }
 }

@@ -15,9 +15,12 @@ pub enum Kind {
     FactHead = 2,
     Punchcard = 10,
     Waiter = 11,
+    Queue = 12,
     Approval = 20,
     ApprovalPolicy = 21,
+    ApprovalCount = 22,
     Session = 30,
+    SessionState = 31,
     Passport = 40,
     Token = 41,
     Flag = 42,
@@ -31,6 +34,7 @@ pub enum Kind {
     AnswerFloor = 72,
     // Meta
     Clock = 80,
+    EventsKept = 81,
     // Index
     FactById = 100,
     FactByRank = 101,
@@ -38,11 +42,15 @@ pub enum Kind {
     PunchcardByResource = 110,
     PunchcardByDeadline = 111,
     PunchcardByHolder = 112,
-    PunchcardByToken = 113,
+    PunchcardByPath = 113,
     PunchcardByStatus = 114,
     WaiterByDeadline = 115,
+    WaiterByHolder = 116,
+    WaiterByPath = 117,
+    HandOver = 118,
     ApprovalByDeadline = 120,
     ApprovalPending = 121,
+    ApprovalByRevision = 122,
     SessionByDeadline = 130,
     ReceiptById = 160,
 }
@@ -98,7 +106,13 @@ pub trait ReadRecords: Read {
     /// Rows under a prefix, from `cursor` on, and where the next page begins. A cursor outside the prefix reads as its start,
     /// so that a made-up cursor can't reach another tenant.
     #[expect(clippy::type_complexity, reason = "rows and cursor, named in the doc")]
-    fn page_bytes(&self, table: Table, prefix: &Key, cursor: Option<&[u8]>, limit: usize) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>), StorageError> {
+    fn page_bytes(
+        &self,
+        table: Table,
+        prefix: &Key,
+        cursor: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, Option<Vec<u8>>), StorageError> {
         let end = prefix.after_prefix();
         let from = cursor.filter(|cursor| cursor.starts_with(prefix.as_bytes())).unwrap_or(prefix.as_bytes());
         let mut rows = self.scan_bytes(table, from, &end, Direction::Ascending, limit.saturating_add(1))?;

@@ -24,9 +24,19 @@ pub enum Refusal {
     /// It does not exist in the caller's tenant, or the caller can't see it; the two are not told apart.
     #[error("there is no {what} `{id}`")]
     NotFound { what: String, id: String },
-    /// The resource, or one that overlaps it, is leased to another.
-    #[error("`{resource}` is held by `{holder}` for another {left_ms} ms (lease on `{held}`)")]
-    Held { resource: String, held: String, holder: String, left_ms: u64, expires_at_unix_ms: u64 },
+    /// The resource, or one that overlaps it, is leased to another, or another has been waiting for it for longer.
+    #[error("`{resource}` is {word} by `{holder}` for another {left} ({on} `{held}`)",
+        left = span(*left_ms), word = if *waiting { "waited for" } else { "held" }, on = if *waiting { "queued for" } else { "lease on" })]
+    Held {
+        resource: String,
+        held: String,
+        holder: String,
+        left_ms: u64,
+        expires_at_unix_ms: u64,
+        /// `holder` holds nothing yet, but came first.
+        #[serde(default)]
+        waiting: bool,
+    },
     /// The token or card is not, or no longer, the caller's.
     #[error("{problem}")]
     StaleToken { problem: String },
@@ -57,6 +67,17 @@ pub enum Refusal {
     /// A feature is switched off by its flag.
     #[error("{what} is switched off by the flag `{flag}`")]
     FeatureOff { what: String, flag: String },
+}
+
+/// A length of time as people say it: `850 ms`, `42 s`, `12 min 5 s`, `3 h 20 min`.
+fn span(ms: u64) -> String {
+    // Rounded up: nobody should come back a moment too early.
+    match (ms, ms.div_ceil(1_000)) {
+        (..1_000, _) => format!("{ms} ms"),
+        (_, s @ ..120) => format!("{s} s"),
+        (_, s @ ..7_200) => format!("{} min {} s", s / 60, s % 60),
+        (_, s) => format!("{} h {} min", s / 3_600, s % 3_600 / 60),
+    }
 }
 
 impl Refusal {
@@ -114,6 +135,7 @@ impl Refusal {
                 format!("Shorten `{field}` to {limit} {unit}, or split it over several calls.")
             }
             Refusal::NotFound { .. } => "Check the id; a list call shows what exists.".into(),
+            Refusal::Held { waiting: true, .. } => "Call `punch_in` with `wait_ms` to queue behind, or work on something else.".into(),
             Refusal::Held { holder, .. } => {
                 format!("Call `punch_in` with `wait_ms` to queue, work on something else, or ask `{holder}` to punch out.")
             }
@@ -130,5 +152,16 @@ impl Refusal {
             Refusal::Full { retry_after_ms, .. } => format!("Call again in {retry_after_ms} ms."),
             Refusal::FeatureOff { flag, .. } => format!("An operator can switch it on with `{flag}`."),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::span;
+
+    #[test]
+    fn a_span_is_told_as_people_say_it() {
+        let told: Vec<String> = [0, 999, 1_000, 41_001, 119_000, 120_000, 725_000, 7_200_000, 86_400_000].map(span).into();
+        assert_eq!(told, ["0 ms", "999 ms", "1 s", "42 s", "119 s", "2 min 0 s", "12 min 5 s", "2 h 0 min", "24 h 0 min"]);
     }
 }

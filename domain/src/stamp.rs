@@ -40,9 +40,9 @@ pub struct UnixMs(pub u64);
 impl UnixMs {
     /// RFC 3339 in UTC with milliseconds, such as `2026-11-30T12:00:00.250Z`.
     pub fn to_rfc3339(self) -> String {
-        let ms = i64::try_from(self.0).unwrap_or(i64::MAX).min(253_402_300_799_999);
-        // In range by the bound above, which is the last millisecond of the year 9999.
-        let instant = jiff::Timestamp::from_millisecond(ms).expect("bounded to the year 9999");
+        // The last millisecond that jiff knows: a day before the end of the year 9999, so that every offset has a date.
+        let ms = i64::try_from(self.0).unwrap_or(i64::MAX).min(253_402_207_200_000);
+        let instant = jiff::Timestamp::from_millisecond(ms).expect("bounded to what jiff knows");
         format!("{instant:.3}")
     }
 
@@ -84,7 +84,7 @@ impl Tier {
     }
 }
 
-/// The name of a permission, such as `crux-mcp.store_fact` or `admin`. `*` is every one.
+/// The name of a permission, such as `crux-mcp.store_fact` or `admin`. `*` is every one, `crux-mcp.*` all that begin so.
 pub type Scope = String;
 
 /// The authenticated caller of one request. Built by the gateway from a credential, never from arguments.
@@ -98,7 +98,11 @@ pub struct Principal {
 
 impl Principal {
     pub fn may(&self, scope: &str) -> bool {
-        self.scopes.contains("*") || self.scopes.contains(scope)
+        let covers = |granted: &String| match granted.strip_suffix('*') {
+            Some(start) => scope.starts_with(start),
+            None => granted == scope,
+        };
+        self.scopes.iter().any(covers)
     }
 }
 
@@ -125,6 +129,12 @@ pub struct Stamp {
 }
 
 impl Stamp {
+    /// The same entry acting in another tenant: how a sweep ends that tenant's records.
+    pub(crate) fn within(&self, tenant: &str) -> Self {
+        let caller = Principal { tenant: tenant.into(), ..self.caller.clone() };
+        Self { caller, ..self.clone() }
+    }
+
     /// A 32-digit id that every replica derives alike. `n` tells apart the ids of one entry.
     pub fn new_id(&self, prefix: &str, n: u64) -> String {
         let mut hasher = blake3::Hasher::new_derive_key("quorate 2026 record id");

@@ -1,0 +1,30 @@
+//! The front door: terminates MCP and HTTP, says who is calling, checks arguments, and forwards to the nodes over gRPC.
+//!
+//! A gateway keeps nothing that another one needs: run as many as you like, and kill any of them. HTTP and MCP are known here
+//! and nowhere else. This crate must not know the log, storage or openraft, and holds no rule: whatever decides something
+//! about facts, cards or approvals stands in `quorate-domain`, so that every path meets the same one.
+//!
+//! Reading order: [`config`] and [`server`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
+//! [`mcp`] and [`http`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
+//! reaches the leader), [`auth`] and [`session`] (who is calling), [`profile`], [`docs`], [`metrics`].
+
+pub mod auth;
+pub mod call;
+pub mod cluster;
+pub mod config;
+pub mod docs;
+pub mod edge;
+pub mod http;
+pub mod limit;
+pub mod mcp;
+pub mod metrics;
+pub mod profile;
+pub mod registry;
+pub mod schema;
+pub mod server;
+pub mod session;
+pub mod tools;
+
+pub use config::{Config, ConfigError};
+pub use docs::docs;
+pub use server::{Gateway, ServeError, serve};

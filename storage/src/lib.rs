@@ -1,0 +1,29 @@
+//! What a node keeps on its disk, and in which order it gets there.
+//!
+//! This crate knows bytes, indexes and files. It must not know openraft, the network, or any rule of the domain: entries,
+//! votes, applied markers and snapshot metadata pass through it unread. From the domain it takes only the names of the tables
+//! and the traits through which rules read them.
+//!
+//! Reading order:
+//! * [`identity`]: whose data directory this is, and the lock that keeps a second process out.
+//! * [`log`]: the Raft log. One writer thread, one fsync per group, votes and entries in one order; `wal` is the check that
+//!   a damaged log is found before RocksDB opens it, and [`probe`] measures the disk before the node starts.
+//! * [`state`]: the state machine. No WAL, one batch per commit, always on disk at the boundary of a batch.
+//! * [`snapshot`]: the state as a directory of files that can be sent, resumed, checked and installed.
+//! * `durable` and `rocks`: files that are there whole or not at all, and what both databases share.
+
+mod durable;
+pub mod identity;
+pub mod log;
+pub mod probe;
+mod rocks;
+pub mod snapshot;
+pub mod state;
+mod wal;
+
+pub use identity::{Claim, DataDir, Identity, IdentityError};
+pub use log::{LogOptions, LogStats, LogStore};
+pub use probe::{FsyncProbe, probe_fsync};
+pub use quorate_domain::StorageError;
+pub use snapshot::{FileEntry, Manifest, Receiver, Snapshot, Snapshots, TransferError};
+pub use state::{StateOptions, StateStore, StateView};

@@ -1,0 +1,75 @@
+# `make dev`, `make test`, `make lint`, `make bench`: each sets up what it needs, and at once when that is there already.
+# `CARGO_TARGET_DIR` is respected. Everything builds under the one dev profile, so that RocksDB compiles once.
+
+CARGO ?= cargo
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+SETUP := $(TARGET)/setup
+NODE_MODULES := tests/clients/node/node_modules/.package-lock.json
+export QUORATE ?= $(TARGET)/debug/quorate
+
+.PHONY: help dev build test test-rust test-clients test-system lint bench setup setup-test clean-setup
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make dev           three nodes and a gateway on this machine'
+	@echo 'make test          all tests: Rust, official MCP clients, whole deployments'
+	@echo 'make test-rust     the Rust tests alone; also test-clients, test-system'
+	@echo 'make lint          formatting and lints'
+	@echo 'make bench         Quorate and etcd side by side, five to eight minutes; BENCH="--seconds 10" passes options'
+	@echo 'make setup         only what a build needs; setup-test: what the tests need'
+
+dev: build
+	$(QUORATE) dev
+
+build: setup
+	$(CARGO) build -p quorate
+
+# ------------------------------------------------------------------ tests
+
+# One runner for all, so that every suite runs even if one before it fails, and the last line is the sum.
+test: setup setup-test
+	python3 tests/run.py rust clients system
+
+test-rust: setup
+	python3 tests/run.py rust
+
+test-clients: setup-test build
+	python3 tests/run.py clients
+
+test-system: setup-test build
+	python3 tests/run.py system
+
+lint: setup
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# ------------------------------------------------------------------ bench
+
+bench: setup $(SETUP)/bench
+	$(CARGO) build -p quorate -p quorate-bench
+	$(TARGET)/debug/quorate-bench --etcd $(SETUP)/etcd/usr/bin/etcd $(BENCH)
+
+# ------------------------------------------------------------------ setup
+
+setup: $(SETUP)/build
+
+setup-test: $(SETUP)/test $(SETUP)/python-1/installed $(SETUP)/python-2/installed $(NODE_MODULES)
+
+# Forgets what was checked; nothing is uninstalled.
+clean-setup:
+	rm -rf $(SETUP)
+
+$(SETUP)/%: .ci/setup
+	.ci/setup $* $(SETUP)
+	@touch $@
+
+# Both major versions of the official Python SDK, each in its own environment.
+$(SETUP)/python-%/installed: tests/clients/python/requirements-%.txt | $(SETUP)/test
+	rm -rf $(@D)
+	python3 -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(NODE_MODULES): tests/clients/node/package-lock.json tests/clients/node/package.json | $(SETUP)/test
+	cd tests/clients/node && npm ci --silent
+	@touch $@

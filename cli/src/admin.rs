@@ -1,0 +1,46 @@
+//! Commands that an operator's verb proposes as the system itself, through the same client as the gateways'.
+
+use std::time::{Duration, Instant};
+
+use quorate_domain::{CommandKind, Refusal, identity};
+use quorate_gateway::call::CallError;
+use quorate_gateway::cluster::Cluster;
+
+use crate::deployment::Nodes;
+use crate::exit::Failure;
+
+/// An operator's command is decided by then, or reported as not.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Why a command has no reply.
+pub enum Declined {
+    /// A rule said no.
+    Refused(Refusal),
+    /// Nobody decided it in time, or nobody could be reached.
+    Undecided(String),
+}
+
+impl From<Declined> for Failure {
+    fn from(declined: Declined) -> Self {
+        match declined {
+            Declined::Refused(refusal) => Failure::failed(format!("{refusal}. {}", refusal.next_step())),
+            Declined::Undecided(why) => Failure::unavailable(why),
+        }
+    }
+}
+
+/// Has the cluster decide a command, under one request id.
+pub async fn try_propose<C: CommandKind>(nodes: &Nodes, command: C) -> Result<C::Output, Declined> {
+    let cluster =
+        Cluster::connect(&nodes.addresses, nodes.cluster_secret.as_deref()).map_err(|error| Declined::Undecided(error.to_string()))?;
+    match cluster.propose_for(&identity::system(), command, Instant::now() + DEADLINE).await {
+        Ok((output, _)) => Ok(output),
+        Err(CallError::Refused(refusal)) => Err(Declined::Refused(refusal)),
+        Err(error) => Err(Declined::Undecided(error.text())),
+    }
+}
+
+/// The same, with a refusal as the verb's failure.
+pub async fn propose<C: CommandKind>(nodes: &Nodes, command: C) -> Result<C::Output, Failure> {
+    Ok(try_propose(nodes, command).await?)
+}

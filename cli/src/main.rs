@@ -1,0 +1,89 @@
+//! `quorate`, the one executable: the whole product on one machine (`dev`), its two processes (`node`, `gateway`), and what
+//! operators and scripts say to them.
+//!
+//! Each verb is a module with its flags on top. A verb ends with one of the codes in [`exit`], and with `--json` its output
+//! is one JSON object; diagnostics go to standard error.
+
+mod admin;
+mod config;
+mod deployment;
+mod dev;
+mod exit;
+mod output;
+mod run;
+mod status;
+mod token;
+mod tool;
+mod transfer;
+
+use clap::{Parser, Subcommand};
+
+/// Memory and coordination for teams of AI agents: facts, leases, approvals, receipts and sessions, replicated by Raft.
+///
+/// Start with `quorate dev`: three nodes and a gateway on this machine, and the lines to paste into an MCP client. Every
+/// other verb finds that deployment by the same `--data`, or a real one by `--nodes`.
+#[derive(Parser)]
+#[command(name = "quorate", version, propagate_version = true, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  quorate dev                                     everything on this machine
+  quorate status                                  who leads, and how far each node has applied
+  quorate tool call store_fact entity=svc:api key=owner value=platform --as agent-a
+  quorate tool call punch_in resource=file://src/lib.rs holder_passport=agent-a --as agent-a
+  quorate token create --passport ci --tenant default
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 unreachable or no leader, 70 a node's engine stopped,
+78 a node's data directory or configuration was refused.";
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run three nodes and a gateway on this machine, supervised, with ready tokens
+    Dev(dev::Dev),
+    /// Run one node: a replica of the log and the state machine
+    Node(run::Node),
+    /// Run one gateway: MCP and HTTP in front of the nodes
+    Gateway(run::Gateway),
+    /// Show the leader, the term, and how far each node has applied
+    Status(status::Status),
+    /// Hand leadership to another voter
+    Transfer(transfer::Transfer),
+    /// Form a new cluster out of fresh nodes, once
+    Init(transfer::Init),
+    /// Create and revoke bearer tokens
+    #[command(subcommand)]
+    Token(token::Token),
+    /// Call any tool from the shell
+    #[command(subcommand)]
+    Tool(tool::Tool),
+}
+
+fn main() -> std::process::ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::report(exit::Failure::failed(format!("cannot start the runtime: {error}")), false),
+    };
+    let (json, done) = runtime.block_on(async {
+        match cli.verb {
+            Verb::Dev(verb) => (verb.target.json, verb.run().await),
+            Verb::Node(verb) => (false, verb.run().await),
+            Verb::Gateway(verb) => (false, verb.run().await),
+            Verb::Status(verb) => (verb.target.json, verb.run().await),
+            Verb::Transfer(verb) => (verb.target.json, verb.run().await),
+            Verb::Init(verb) => (verb.target.json, verb.run().await),
+            Verb::Token(verb) => (verb.json(), verb.run().await),
+            Verb::Tool(verb) => (verb.json(), verb.run().await),
+        }
+    });
+    // A task that hangs must not keep a stopped process alive.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    match done {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(failure) => exit::report(failure, json),
+    }
+}

@@ -1,0 +1,134 @@
+//! `quorate node` and `quorate gateway`: the two long-running processes.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use quorate_gateway::ServeError;
+use serde::Serialize;
+use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::config;
+use crate::exit::{self, Failure};
+
+/// Run one node: a replica of the log and the state machine.
+///
+/// Fields come from the file, then from the environment (QUORATE_NODE_ and the field's name), then from flags.
+#[derive(Args)]
+pub struct Node {
+    /// TOML file; `docs/configuration.md` names every field with its unit, default and range
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Make the data folder if it does not exist; without this an empty folder is taken for a lost disk
+    #[arg(long)]
+    new: bool,
+    #[command(flatten)]
+    flags: NodeFlags,
+}
+
+#[derive(Args, Serialize)]
+struct NodeFlags {
+    /// Id of the node, 1 or more, never used twice
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_id: Option<u64>,
+    /// Id of the cluster
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster_id: Option<String>,
+    /// Folder of the replica
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<PathBuf>,
+    /// Address for gateways and other nodes
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grpc: Option<String>,
+    /// Address for health and metrics
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http: Option<String>,
+}
+
+/// Run one gateway: MCP and HTTP in front of the nodes.
+///
+/// Fields come from the file, then from the environment (QUORATE_GATEWAY_ and the field's name), then from flags. Any number
+/// may run side by side; they share nothing but the cluster.
+#[derive(Args)]
+pub struct Gateway {
+    /// TOML file; `docs/configuration.md` names every field with its unit, default and range
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Folder of a `quorate dev` deployment to stand in front of, instead of a file
+    #[arg(long, conflicts_with = "config")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    flags: GatewayFlags,
+}
+
+#[derive(Args, Serialize)]
+struct GatewayFlags {
+    /// Address to serve MCP and HTTP on, such as 127.0.0.1:7400
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listen: Option<String>,
+    /// gRPC addresses of the nodes
+    #[arg(long, value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<String>,
+}
+
+/// Logs go to standard error; `QUORATE_LOG` filters them, such as `info,quorate_raft=debug`.
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("QUORATE_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("warn,quorate=info,quorate_node=info,quorate_gateway=info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+}
+
+/// Done when the process is asked to stop: by SIGTERM or SIGINT, or, for a supervisor's child, by a closed standard input.
+async fn asked_to_stop(on_stdin_close: bool) {
+    let stdin_closed = async {
+        if !on_stdin_close {
+            return std::future::pending().await;
+        }
+        let mut sink = [0; 64];
+        while matches!(tokio::io::stdin().read(&mut sink).await, Ok(read) if read > 0) {}
+    };
+    // Without a handler the default action of the signals ends the process, which is a stop as well.
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return stdin_closed.await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        _ = stdin_closed => {}
+    }
+}
+
+impl Node {
+    pub async fn run(self) -> Result<(), Failure> {
+        log_to_stderr();
+        let config: quorate_node::Config = config::read(self.config.as_deref(), "QUORATE_NODE_", &self.flags)?;
+        let stop = asked_to_stop(config.stop_on_stdin_close);
+        match quorate_node::run(config, self.new, stop).await {
+            quorate_node::Ended::Stopped => Ok(()),
+            quorate_node::Ended::Refused(why) => Err(Failure::config(why)),
+            quorate_node::Ended::EngineStopped(why) => Err(Failure::new(exit::ENGINE_STOPPED, why)),
+        }
+    }
+}
+
+impl Gateway {
+    pub async fn run(self) -> Result<(), Failure> {
+        log_to_stderr();
+        let file = self.data.map(|data| data.join("gateway.toml")).or(self.config);
+        let config: quorate_gateway::Config = config::read(file.as_deref(), "QUORATE_GATEWAY_", &self.flags)?;
+        let stop = asked_to_stop(config.stop_on_stdin_close);
+        quorate_gateway::serve(config, stop).await.map_err(|error| match error {
+            // A port that is taken now may be free at the next start.
+            ServeError::Listen { .. } | ServeError::Serve(_) => Failure::new(exit::ENGINE_STOPPED, error.to_string()),
+            _ => Failure::config(error.to_string()),
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! `quorate token`: bearer tokens, which the cluster keeps as hashes only.
+
+use std::collections::BTreeSet;
+
+use clap::{Args, Subcommand};
+use quorate_domain::flag::SetFlag;
+use quorate_domain::identity::{PutToken, RevokeToken, token_hash};
+use quorate_domain::{Refusal, Tier};
+use serde_json::json;
+
+use crate::admin::{self, Declined};
+use crate::deployment::{Nodes, Target, TokenEntry};
+use crate::dev::secret;
+use crate::exit::Failure;
+use crate::output;
+
+#[derive(Subcommand)]
+pub enum Token {
+    /// Make a passport, if it is new, and a token for it; the token is shown this once
+    Create(Create),
+    /// End a token at once, on every gateway
+    Revoke(Revoke),
+}
+
+/// Make a passport, if it is new, and a token for it; the token is shown this once.
+#[derive(Args)]
+pub struct Create {
+    /// Name of the agent or person
+    #[arg(long)]
+    passport: String,
+    /// Team that it belongs to
+    #[arg(long, default_value = "default")]
+    tenant: String,
+    /// unverified, verified, elite or operator; elite and operator may decide approvals
+    #[arg(long, default_value = "verified", value_parser = parse_tier)]
+    tier: Tier,
+    /// Permission, such as crux-mcp.store_fact or crux-mcp.*; may be repeated
+    #[arg(long = "scope", default_value = "crux-mcp.*")]
+    scopes: Vec<String>,
+    #[command(flatten)]
+    target: Target,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// End a token at once, on every gateway.
+#[derive(Args)]
+pub struct Revoke {
+    /// The token, or its hash as `token create --json` told it
+    token: String,
+    #[command(flatten)]
+    target: Target,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+fn parse_tier(word: &str) -> Result<Tier, String> {
+    let words: Vec<&str> = Tier::ALL.into_iter().map(Tier::word).collect();
+    Tier::parse(word).ok_or_else(|| format!("is none of {}", words.join(", ")))
+}
+
+impl Token {
+    pub fn json(&self) -> bool {
+        match self {
+            Token::Create(create) => create.target.json,
+            Token::Revoke(revoke) => revoke.target.json,
+        }
+    }
+
+    pub async fn run(self) -> Result<(), Failure> {
+        match self {
+            Token::Create(create) => create.run().await,
+            Token::Revoke(revoke) => revoke.run().await,
+        }
+    }
+}
+
+impl Create {
+    async fn run(self) -> Result<(), Failure> {
+        if self.dry_run {
+            let text = format!("would make a token for passport {} of tenant {}", self.passport, self.tenant);
+            output::print(self.target.json, &json!({"ok": true, "dry_run": true, "passport": self.passport, "tenant": self.tenant}), &text);
+            return Ok(());
+        }
+        let token = format!("qt_{}", secret());
+        let command = PutToken {
+            hash: token_hash(&token),
+            tenant: self.tenant,
+            passport: self.passport,
+            tier: self.tier,
+            scopes: self.scopes.into_iter().collect(),
+            expires_at: None,
+        };
+        let hash = command.hash.clone();
+        let put = admin::propose(&self.target.nodes()?, command).await?;
+        let json = json!({"ok": true, "token": token, "hash": hash, "passport": put.passport, "tenant": put.tenant});
+        output::print(self.target.json, &json, &format!("{token}\n\nIt is shown this once; the cluster keeps its hash only."));
+        Ok(())
+    }
+}
+
+impl Revoke {
+    async fn run(self) -> Result<(), Failure> {
+        let is_hash = self.token.len() == 64 && self.token.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let hash = if is_hash { self.token.to_lowercase() } else { token_hash(&self.token) };
+        if self.dry_run {
+            output::print(
+                self.target.json,
+                &json!({"ok": true, "dry_run": true, "hash": hash}),
+                &format!("would revoke the token with hash {hash}"),
+            );
+            return Ok(());
+        }
+        let revoked = admin::propose(&self.target.nodes()?, RevokeToken { hash }).await?;
+        let json = json!({"ok": true, "passport": revoked.passport, "tenant": revoked.tenant});
+        output::print(self.target.json, &json, &format!("a token of {} is revoked", revoked.passport));
+        Ok(())
+    }
+}
+
+/// Puts a deployment's ready tokens in; those that are in already stay as they are.
+pub async fn put_all(nodes: &Nodes, tokens: &[TokenEntry]) -> Result<(), Failure> {
+    for entry in tokens {
+        let command = PutToken {
+            hash: token_hash(&entry.token),
+            tenant: entry.tenant.clone(),
+            passport: entry.passport.clone(),
+            tier: parse_tier(&entry.tier).map_err(Failure::config)?,
+            scopes: entry.scopes.iter().cloned().collect::<BTreeSet<_>>(),
+            expires_at: None,
+        };
+        match admin::try_propose(nodes, command).await {
+            // An operator's revocation outlives a restart.
+            Ok(_) | Err(Declined::Refused(Refusal::Revoked { .. } | Refusal::Denied { .. })) => {}
+            Err(declined) => return Err(declined.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Sets replicated flags.
+pub async fn set_flags(nodes: &Nodes, flags: &[(String, String)]) -> Result<(), Failure> {
+    for (name, value) in flags {
+        admin::propose(nodes, SetFlag { name: name.clone(), value: value.clone() }).await?;
+    }
+    Ok(())
+}

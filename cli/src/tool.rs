@@ -1,0 +1,199 @@
+//! `quorate tool`: any tool from the shell, through the gateway's HTTP API.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use crate::deployment::{DATA_DEFAULT, Deployment};
+use crate::exit::Failure;
+
+#[derive(Subcommand)]
+pub enum Tool {
+    /// Call a tool and print its answer as JSON
+    Call(Call),
+    /// List the tools with their arguments
+    List(List),
+}
+
+/// Which gateway, and as whom.
+#[derive(Args)]
+pub struct Door {
+    /// Base URL of a gateway; without it, the gateway of the deployment in --data
+    #[arg(long, env = "QUORATE_URL")]
+    url: Option<String>,
+    /// Bearer token
+    #[arg(long, env = "QUORATE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// One of the ready identities of a `quorate dev` deployment, instead of a token
+    #[arg(long = "as", value_name = "NAME", conflicts_with = "token")]
+    identity: Option<String>,
+    /// Folder of a deployment made by `quorate dev`
+    #[arg(long, env = "QUORATE_DATA", default_value = DATA_DEFAULT)]
+    data: PathBuf,
+    /// Print nothing but JSON, errors as well
+    #[arg(long)]
+    json: bool,
+}
+
+/// Call a tool and print its answer as JSON.
+#[derive(Args)]
+pub struct Call {
+    /// Name of the tool, such as store_fact
+    tool: String,
+    /// Arguments as NAME=VALUE; a value that is JSON is taken as JSON, any other as text
+    #[arg(value_name = "NAME=VALUE")]
+    arguments: Vec<String>,
+    /// All arguments as one JSON object; NAME=VALUE pairs are added to it
+    #[arg(long)]
+    args: Option<String>,
+    /// Catalog of the tool
+    #[arg(long, default_value = "crux")]
+    catalog: String,
+    #[command(flatten)]
+    door: Door,
+}
+
+/// List the tools with their arguments.
+#[derive(Args)]
+pub struct List {
+    /// Catalog to list
+    #[arg(long, default_value = "crux")]
+    catalog: String,
+    #[command(flatten)]
+    door: Door,
+}
+
+impl Tool {
+    pub fn json(&self) -> bool {
+        match self {
+            Tool::Call(call) => call.door.json,
+            Tool::List(list) => list.door.json,
+        }
+    }
+
+    pub async fn run(self) -> Result<(), Failure> {
+        match self {
+            Tool::Call(call) => call.run().await,
+            Tool::List(list) => list.run().await,
+        }
+    }
+}
+
+impl Door {
+    /// Base URL and token.
+    fn open(&self) -> Result<(String, Option<String>), Failure> {
+        let deployment = match (&self.url, &self.identity) {
+            (Some(_), None) => None,
+            _ => Deployment::load(&self.data)?,
+        };
+        let url = match (&self.url, &deployment) {
+            (Some(url), _) => url.trim_end_matches('/').to_string(),
+            (None, Some(deployment)) => format!("http://{}", deployment.gateway),
+            (None, None) => {
+                return Err(Failure::usage(format!(
+                    "no deployment in {}: start `quorate dev`, or give --url and --token",
+                    self.data.display()
+                )));
+            }
+        };
+        let token = match &self.identity {
+            None => self.token.clone(),
+            Some(name) => {
+                let tokens = deployment.map(|deployment| deployment.tokens).unwrap_or_default();
+                let Some(entry) = tokens.iter().find(|entry| entry.name == *name) else {
+                    let known: Vec<&str> = tokens.iter().map(|entry| entry.name.as_str()).collect();
+                    return Err(Failure::usage(format!("no identity `{name}`; this deployment has {}", known.join(", "))));
+                };
+                Some(entry.token.clone())
+            }
+        };
+        Ok((url, token))
+    }
+}
+
+/// A value that parses as JSON is JSON; anything else is text, so that `value=hello world` needs no quotes inside quotes.
+fn arguments(object: Option<&str>, pairs: &[String]) -> Result<Map<String, Value>, Failure> {
+    let mut arguments = match object {
+        None => Map::new(),
+        Some(text) => serde_json::from_str(text).map_err(|error| Failure::usage(format!("--args is no JSON object: {error}")))?,
+    };
+    for pair in pairs {
+        let (name, value) = pair.split_once('=').ok_or_else(|| Failure::usage(format!("`{pair}` is not of the form NAME=VALUE")))?;
+        arguments.insert(name.into(), serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into())));
+    }
+    Ok(arguments)
+}
+
+async fn send(request: reqwest::RequestBuilder, token: Option<String>) -> Result<(u16, Value), Failure> {
+    let request = match token {
+        Some(token) => request.bearer_auth(token),
+        None => request,
+    };
+    let response = request.send().await.map_err(|error| Failure::unavailable(format!("no gateway answers: {error}")))?;
+    let status = response.status().as_u16();
+    let text = response.text().await.map_err(|error| Failure::unavailable(format!("the answer broke off: {error}")))?;
+    let answer = serde_json::from_str(&text).map_err(|_| Failure::failed(format!("HTTP {status} with no JSON: {text:.200}")))?;
+    Ok((status, answer))
+}
+
+impl Call {
+    async fn run(self) -> Result<(), Failure> {
+        let arguments = arguments(self.args.as_deref(), &self.arguments)?;
+        let (url, token) = self.door.open()?;
+        let request = reqwest::Client::new().post(format!("{url}/v1/tools/{}/{}", self.catalog, self.tool)).json(&arguments);
+        let (status, answer) = send(request, token).await?;
+        if (200..300).contains(&status) {
+            println!("{}", if self.door.json { answer.to_string() } else { format!("{answer:#}") });
+            return Ok(());
+        }
+        let text = answer["detail"].as_str().or(answer["title"].as_str()).map_or_else(|| answer.to_string(), str::to_string);
+        let code = if status == 503 || status == 504 { crate::exit::UNAVAILABLE } else { crate::exit::FAILED };
+        Err(Failure::new(code, text))
+    }
+}
+
+impl List {
+    async fn run(self) -> Result<(), Failure> {
+        let (url, token) = self.door.open()?;
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}});
+        let request = reqwest::Client::new()
+            .post(format!("{url}/mcp/{}", self.catalog))
+            .header("Accept", "application/json, text/event-stream")
+            .json(&message);
+        let (status, answer) = send(request, token).await?;
+        let Some(tools) = answer["result"]["tools"].as_array() else {
+            return Err(Failure::failed(format!("HTTP {status}: {answer:.300}")));
+        };
+        if self.door.json {
+            println!("{}", json!({"tools": tools}));
+            return Ok(());
+        }
+        for tool in tools {
+            let required: Vec<&str> = tool["inputSchema"]["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            let names = tool["inputSchema"]["properties"].as_object().into_iter().flat_map(Map::keys);
+            let shown: Vec<String> =
+                names.map(|name| if required.contains(&name.as_str()) { name.clone() } else { format!("[{name}]") }).collect();
+            println!("{} {}", tool["name"].as_str().unwrap_or("?"), shown.join(" "));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_json_is_json_and_any_other_is_text() {
+        let pairs = ["n=3", "flag=true", "text=hello world", "quoted=\"3\"", "with=a=b"].map(String::from);
+        let found = arguments(Some(r#"{"base": 1}"#), &pairs).expect("well-formed");
+        let wanted = json!({"base": 1, "n": 3, "flag": true, "text": "hello world", "quoted": "3", "with": "a=b"});
+        assert_eq!(Value::Object(found), wanted);
+    }
+
+    #[test]
+    fn a_pair_without_a_value_is_wrong_usage() {
+        assert_eq!(arguments(None, &["lonely".into()]).expect_err("no =").code, crate::exit::USAGE);
+    }
+}

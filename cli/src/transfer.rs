@@ -1,0 +1,126 @@
+//! `quorate transfer` and `quorate init`: who leads, and how a cluster begins.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use quorate_proto::cluster::{InitRequest, Member, TransferLeaderRequest};
+use serde_json::json;
+
+use crate::deployment::Target;
+use crate::exit::Failure;
+use crate::output;
+use crate::status::{Client, connect, survey};
+
+/// Hand leadership to another voter.
+#[derive(Args)]
+pub struct Transfer {
+    /// Id of the node that shall lead
+    to: u64,
+    #[command(flatten)]
+    pub target: Target,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// A transfer that has not shown by then is told as failed.
+const TRANSFER_DEADLINE: Duration = Duration::from_secs(15);
+
+impl Transfer {
+    pub async fn run(self) -> Result<(), Failure> {
+        let nodes = self.target.nodes()?;
+        let before = survey(&nodes).await;
+        let Some(leader) = before.leader else { return Err(Failure::unavailable("there is no leader now; try again in a few seconds")) };
+        if !before.nodes.iter().any(|node| node.id == self.to && node.is_voter()) {
+            return Err(Failure::usage(format!("node {} is not a voter; `quorate status` shows who is", self.to)));
+        }
+        if leader == self.to {
+            output::print(
+                self.target.json,
+                &json!({"ok": true, "leader": leader, "changed": false}),
+                &format!("node {leader} leads already"),
+            );
+            return Ok(());
+        }
+        if self.dry_run {
+            let text = format!("would hand leadership from node {leader} to node {}", self.to);
+            output::print(self.target.json, &json!({"ok": true, "dry_run": true, "leader": leader, "to": self.to}), &text);
+            return Ok(());
+        }
+        let deadline = Instant::now() + TRANSFER_DEADLINE;
+        let mut asked: Option<u64> = None;
+        loop {
+            let now = survey(&nodes).await;
+            if now.leader == Some(self.to) {
+                let text = format!("node {} leads in term {}", self.to, now.term);
+                output::print(self.target.json, &json!({"ok": true, "leader": self.to, "term": now.term, "changed": true}), &text);
+                return Ok(());
+            }
+            // Asked once per term: a second request to the same leader could only undo the first.
+            if let Some(leader) = now.leader
+                && asked != Some(now.term)
+                && let Some(address) = now.grpc_of(leader)
+            {
+                let mut client = connect(&address, nodes.cluster_secret.as_deref()).await?;
+                let answer = client.transfer_leader(TransferLeaderRequest { to: self.to }).await;
+                match answer {
+                    Ok(answer) if answer.get_ref().error.is_empty() => asked = Some(now.term),
+                    Ok(answer) => return Err(Failure::failed(answer.into_inner().error)),
+                    Err(status) if Instant::now() > deadline => return Err(Failure::unavailable(status.message().to_string())),
+                    Err(_) => {}
+                }
+            }
+            if Instant::now() > deadline {
+                return Err(Failure::unavailable(format!("node {} did not take over within {} s", self.to, TRANSFER_DEADLINE.as_secs())));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// Form a new cluster out of fresh nodes, once. `quorate dev` does this by itself.
+#[derive(Args)]
+pub struct Init {
+    /// A voter as ID=GRPC,HTTP such as 1=127.0.0.1:7401,127.0.0.1:7501; one for each node
+    #[arg(long = "voter", required = true, value_parser = parse_member)]
+    voters: Vec<Member>,
+    #[command(flatten)]
+    pub target: Target,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+}
+
+fn parse_member(text: &str) -> Result<Member, String> {
+    let wrong = || format!("`{text}` is not of the form ID=GRPC,HTTP");
+    let (id, addresses) = text.split_once('=').ok_or_else(wrong)?;
+    let (grpc, http) = addresses.split_once(',').ok_or_else(wrong)?;
+    Ok(Member { id: id.parse().map_err(|_| wrong())?, grpc: grpc.into(), http: http.into(), voter: true, matched: None })
+}
+
+impl Init {
+    pub async fn run(self) -> Result<(), Failure> {
+        if self.dry_run {
+            let ids: Vec<u64> = self.voters.iter().map(|voter| voter.id).collect();
+            output::print(
+                self.target.json,
+                &json!({"ok": true, "dry_run": true, "voters": ids}),
+                &format!("would form a cluster of {ids:?}"),
+            );
+            return Ok(());
+        }
+        let mut client = connect(&self.voters[0].grpc, self.target.cluster_secret.as_deref()).await?;
+        init(&mut client, self.voters).await?;
+        output::print(self.target.json, &json!({"ok": true}), "the cluster is formed");
+        Ok(())
+    }
+}
+
+/// Asks a fresh node to form the cluster.
+pub async fn init(client: &mut Client, members: Vec<Member>) -> Result<(), Failure> {
+    let answer = client.init(InitRequest { members }).await.map_err(|status| Failure::unavailable(status.message().to_string()))?;
+    match answer.into_inner().error {
+        error if error.is_empty() => Ok(()),
+        error => Err(Failure::failed(error)),
+    }
+}

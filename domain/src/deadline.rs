@@ -1,0 +1,37 @@
+//! Deadlines of all tenants in one order, so that a sweep finds what has run out without walking tenants.
+
+use crate::codec;
+use crate::key::Key;
+use crate::limit::SWEEP_PER_ENTRY;
+use crate::record::{CLUSTER, Kind, WriteRecords, kind_prefix};
+use crate::stamp::LeaseTime;
+use crate::tx::{Direction, Read, StorageError, Table, Tx};
+
+/// What ends then: a record of the kind that the index belongs to.
+pub(crate) struct Lapsed {
+    pub tenant: String,
+    pub id: String,
+}
+
+fn key(index: Kind, deadline: LeaseTime, tenant: &str, id: &str) -> Key {
+    kind_prefix(CLUSTER, index).number(deadline.0).text(tenant).text(id)
+}
+
+pub(crate) fn put(tx: &mut impl Tx, index: Kind, deadline: LeaseTime, tenant: &str, id: &str) {
+    tx.put_index(key(index, deadline, tenant, id), &codec::encode(&(tenant, id)));
+}
+
+pub(crate) fn delete(tx: &mut impl Tx, index: Kind, deadline: LeaseTime, tenant: &str, id: &str) {
+    tx.delete_index(key(index, deadline, tenant, id));
+}
+
+/// The first of those whose deadline has come, as many as one entry may end.
+pub(crate) fn lapsed(view: &impl Read, index: Kind, now: LeaseTime) -> Result<Vec<Lapsed>, StorageError> {
+    let all = kind_prefix(CLUSTER, index);
+    let from = all.clone();
+    let to = all.number(now.0.saturating_add(1));
+    let rows = view.scan_bytes(Table::Index, from.as_bytes(), to.as_bytes(), Direction::Ascending, SWEEP_PER_ENTRY)?;
+    let decode =
+        |(_, bytes): (Vec<u8>, Vec<u8>)| codec::decode::<(String, String)>(&bytes).map_err(|error| StorageError::new("deadline", error));
+    rows.into_iter().map(decode).map(|row| row.map(|(tenant, id)| Lapsed { tenant, id })).collect()
+}

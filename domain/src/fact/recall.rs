@@ -1,0 +1,293 @@
+//! Recall: the active facts that match, best first.
+//!
+//! A match is a fact that the filters let through and that holds at least one of the query's words. Effective confidence, age
+//! and freshness are those of the instant of the first page, which the cursor keeps, so that the order stands still while a
+//! caller pages. `as_of` only filters: it asks which facts were valid then, deleted ones included, and not how fresh they were.
+//!
+//! A reply ends early for one of four reasons, and then says which and how to go on: it has `top_k` rows, its bytes are used
+//! up, the caller's token budget is, or so many rows were examined that the rest waits for the next call.
+
+use serde::{Deserialize, Serialize};
+
+use super::place::{Place, Region, filed_name};
+use super::rank::{Order, State, Step, Walk, lane};
+use super::{Confidence, Fact, Head, HorizonClass, at_most, pair_id, stored};
+use crate::cursor::Cursors;
+use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX, TEXT_BYTES_MAX};
+use crate::record::{ReadRecords, Record};
+use crate::refusal::{Applied, Refusal};
+use crate::stamp::{ReadStamp, UnixMs};
+use crate::tx::{Read, StorageError};
+
+/// Finds active facts by keywords, entity or key, best first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueryFacts {
+    /// Words of which a fact has to hold one in its value, key or entity, in any letter case.
+    pub query: Option<String>,
+    pub entity: Option<String>,
+    pub entity_prefix: Option<String>,
+    pub key: Option<String>,
+    /// Rows of this reply at most.
+    pub top_k: u64,
+    /// Tokens (4 bytes of compact JSON) that the whole reply may have.
+    pub token_budget: Option<u64>,
+    pub include_superseded: bool,
+    pub as_of: Option<UnixMs>,
+    pub min_effective_confidence: Option<Confidence>,
+    pub cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FactRow {
+    pub fact_id: String,
+    /// The filed name: `__agent::<passport>::<entity>` for a private fact.
+    pub entity: String,
+    pub key: String,
+    pub value: String,
+    pub version: u64,
+    pub confidence: Confidence,
+    pub effective_confidence: Confidence,
+    pub horizon_class: HorizonClass,
+    /// `fresh` or `stale`.
+    pub freshness: String,
+    pub age_ms: u64,
+    pub stored_at: UnixMs,
+    pub actor: String,
+    /// Shown when superseded facts were asked for.
+    pub superseded_by: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FactRows {
+    pub rows: Vec<FactRow>,
+    /// Present whenever a floor was given: the matches under it among what this reply examined. All of them, once
+    /// `next_cursor` is absent.
+    pub filtered_below_threshold: Option<u64>,
+    pub next_cursor: Option<String>,
+    /// Why the rows end although there are more: `top_k`, `reply_bytes`, `token_budget` or `scan_limit`.
+    pub truncated: Option<String>,
+}
+
+impl FactRow {
+    /// The most bytes that the row can have as compact JSON with the names of this struct, its age in hours, and confidences
+    /// and the instant as people read them.
+    pub fn json_bytes(&self) -> usize {
+        const NAMES: &str = r#"{"fact_id":,"entity":,"key":,"value":,"version":,"confidence":,"effective_confidence":,"horizon_class":"","freshness":"","age_hours":,"stored_at":"","actor":,"superseded_by":}"#;
+        const VERSION_CONFIDENCES_AGE_INSTANT: usize = 20 + 8 + 8 + 24 + 24;
+        let texts = [&self.fact_id, &self.entity, &self.key, &self.value, &self.actor];
+        let words = self.horizon_class.word().len() + self.freshness.len();
+        let superseded_by = self.superseded_by.as_deref().map_or(0, json_text_bytes);
+        let texts: usize = texts.into_iter().map(|text| json_text_bytes(text)).sum();
+        NAMES.len() + VERSION_CONFIDENCES_AGE_INSTANT + words + superseded_by + texts
+    }
+}
+
+/// The bytes of a text as JSON: quoted, quotes and backslashes and control characters escaped.
+pub(super) fn json_text_bytes(text: &str) -> usize {
+    let escaped = |byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0C => 2,
+        0x00..=0x1F => 6,
+        _ => 1,
+    };
+    2 + text.bytes().map(escaped).sum::<usize>()
+}
+
+impl QueryFacts {
+    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<FactRows> {
+        let cursors = self.cursors(at);
+        let (room, now, after) = match self.check(&cursors, at) {
+            Ok(checked) => checked,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let filter = Filter::new(&self, at);
+        let mut walk = self.walk(view, at, now, after)?;
+        let mut reply = FactRows {
+            rows: Vec::new(),
+            filtered_below_threshold: self.min_effective_confidence.map(|_| 0),
+            next_cursor: None,
+            truncated: None,
+        };
+        let floor = self.min_effective_confidence.map_or(0, |floor| floor.0.saturating_mul(2));
+        let (mut bytes, mut examined, mut passed) = (0, 0, after);
+        let stopped = loop {
+            let Some(Step { order, id }) = walk.next()? else { break None };
+            if examined == SCAN_ROWS_MAX {
+                break Some("scan_limit");
+            }
+            examined += 1;
+            let fact = id.map(|id| stored(view, &at.caller.tenant, &id)).transpose()?;
+            if let Some(fact) = fact.filter(|fact| filter.lets_through(fact)) {
+                if order.strength() < floor {
+                    reply.filtered_below_threshold = reply.filtered_below_threshold.map(|below| below + 1);
+                } else {
+                    let row = row(fact, now, self.include_superseded);
+                    let row_bytes = row.json_bytes() + 1;
+                    let has_room = bytes + row_bytes <= room.bytes;
+                    match (reply.rows.is_empty(), room.is_budget) {
+                        _ if reply.rows.len() as u64 >= self.top_k => break Some("top_k"),
+                        (true, true) if !has_room => return Ok(Err(budget_too_small(self.token_budget, row_bytes))),
+                        (false, true) if !has_room => break Some("token_budget"),
+                        (false, false) if !has_room => break Some("reply_bytes"),
+                        // A row that is larger than a plain reply still fits the largest, alone.
+                        _ => {}
+                    }
+                    bytes += row_bytes;
+                    reply.rows.push(row);
+                }
+            }
+            passed = Some(order);
+        };
+        if let (Some(reason), Some(passed)) = (stopped, passed) {
+            reply.truncated = Some(reason.into());
+            reply.next_cursor = Some(cursors.seal(&[passed.to_bytes(), now.0.to_be_bytes().to_vec()].concat()));
+        }
+        Ok(Ok(reply))
+    }
+
+    fn cursors(&self, at: &ReadStamp) -> Cursors {
+        let filters =
+            (&self.query, &self.entity, &self.entity_prefix, &self.key, self.include_superseded, self.as_of, self.min_effective_confidence);
+        Cursors::of("facts", &at.caller, &filters)
+    }
+
+    /// How large the rows may grow, the instant of the first page, and where this page begins.
+    fn check(&self, cursors: &Cursors, at: &ReadStamp) -> Result<(Room, UnixMs, Option<Order>), Refusal> {
+        if self.top_k == 0 {
+            return Err(Refusal::invalid("top_k", "must be at least 1"));
+        }
+        if self.token_budget == Some(0) {
+            return Err(Refusal::invalid("token_budget", "must be at least 1"));
+        }
+        at_most("query", self.query.as_ref().map_or(0, String::len), TEXT_BYTES_MAX, "bytes")?;
+        for (field, name) in [("entity", &self.entity), ("key", &self.key)] {
+            if name.as_ref().is_some_and(|name| name.trim().is_empty()) {
+                return Err(Refusal::invalid(field, "must not be empty; leave it out to match all"));
+            }
+        }
+        let Some(cursor) = &self.cursor else { return Ok((Room::of(self.token_budget), at.wall, None)) };
+        let position = cursors.open(cursor)?;
+        let parts = position.split_last_chunk().and_then(|(order, now)| Some((Order::from_bytes(order)?, u64::from_be_bytes(*now))));
+        let (after, now) = parts.ok_or_else(|| Refusal::invalid("cursor", "is damaged"))?;
+        Ok((Room::of(self.token_budget), UnixMs(now), Some(after)))
+    }
+
+    /// The cheapest way that meets all matches in order.
+    fn walk<'a, V: Read>(&self, view: &'a V, at: &ReadStamp, now: UnixMs, after: Option<Order>) -> Result<Walk<'a, V>, StorageError> {
+        let tenant = &at.caller.tenant;
+        let states: &[State] = match (self.as_of, self.include_superseded) {
+            (Some(_), _) => &[State::Active, State::Superseded, State::Deleted],
+            (None, true) => &[State::Active, State::Superseded],
+            (None, false) => &[State::Active],
+        };
+        if let Some(entity) = &self.entity {
+            let places = Place::to_read(entity, &at.caller);
+            if let (Some(key), [State::Active]) = (&self.key, states) {
+                return one_pair(view, tenant, &places, key, now, after);
+            }
+            let lanes: Vec<_> = places.iter().map(|place| lane(tenant, &place.owner, Some(&place.entity))).collect();
+            return Walk::lanes(view, &lanes, states, now, after);
+        }
+        if let Some(prefix) = self.entity_prefix.as_ref().filter(|prefix| !prefix.is_empty()) {
+            let regions = Region::to_read(prefix, &at.caller);
+            if let Some(walk) = Walk::region(view, tenant, &regions, states, now, after, SCAN_ROWS_MAX)? {
+                return Ok(walk);
+            }
+        }
+        let lanes = [super::EVERYONE, &at.caller.passport].map(|owner| lane(tenant, owner, None));
+        Walk::lanes(view, &lanes, states, now, after)
+    }
+}
+
+/// The active versions of one pair: the tenant's and the caller's own.
+fn one_pair<'a, V: Read>(
+    view: &'a V,
+    tenant: &str,
+    places: &[Place],
+    key: &str,
+    now: UnixMs,
+    after: Option<Order>,
+) -> Result<Walk<'a, V>, StorageError> {
+    let mut found = Vec::new();
+    for place in places {
+        let head: Option<Head> = view.get(tenant, &pair_id(&place.owner, &place.entity, key))?;
+        if let Some(fact) = head.map(|head| super::active(view, &head)).transpose()?.flatten() {
+            found.push((Order::of(&fact, now), fact.id().into_bytes()));
+        }
+    }
+    Ok(Walk::set(found, after))
+}
+
+/// The bytes that rows may take, and whether the caller set them.
+struct Room {
+    bytes: usize,
+    is_budget: bool,
+}
+
+impl Room {
+    fn of(token_budget: Option<u64>) -> Self {
+        let budget = token_budget.map(|tokens| usize::try_from(tokens.saturating_mul(4)).unwrap_or(usize::MAX));
+        match budget {
+            Some(bytes) if bytes <= REPLY_BYTES_MAX => Self { bytes: bytes.saturating_sub(REPLY_WRAPPER_BYTES), is_budget: true },
+            Some(_) => Self { bytes: REPLY_BYTES_MAX - REPLY_WRAPPER_BYTES, is_budget: false },
+            None => Self { bytes: REPLY_BYTES_DEFAULT - REPLY_WRAPPER_BYTES, is_budget: false },
+        }
+    }
+}
+
+fn budget_too_small(budget: Option<u64>, row_bytes: usize) -> Refusal {
+    let needed = (row_bytes + REPLY_WRAPPER_BYTES).div_ceil(4);
+    Refusal::invalid("token_budget", format!("of {} has no room for the next fact, which needs {needed}", budget.unwrap_or(0)))
+}
+
+/// What a fact has to be like, apart from its state.
+struct Filter<'a> {
+    words: Vec<String>,
+    key: Option<&'a str>,
+    regions: Option<Vec<Region>>,
+    as_of: Option<UnixMs>,
+}
+
+impl<'a> Filter<'a> {
+    fn new(query: &'a QueryFacts, at: &ReadStamp) -> Self {
+        Self {
+            words: query.query.iter().flat_map(|words| words.split_whitespace()).map(str::to_lowercase).collect(),
+            key: query.key.as_deref(),
+            regions: query.entity_prefix.as_deref().map(|prefix| Region::to_read(prefix, &at.caller)),
+            as_of: query.as_of,
+        }
+    }
+
+    fn lets_through(&self, fact: &Fact) -> bool {
+        self.key.is_none_or(|key| key == fact.key)
+            && self.as_of.is_none_or(|instant| fact.valid_at(instant))
+            && self.regions.as_ref().is_none_or(|regions| regions.iter().any(|region| region.holds(&fact.owner, &fact.entity)))
+            && self.has_a_word(fact)
+    }
+
+    fn has_a_word(&self, fact: &Fact) -> bool {
+        if self.words.is_empty() {
+            return true;
+        }
+        let texts = [&fact.value, &fact.key, &fact.entity].map(|text| text.to_lowercase());
+        self.words.iter().any(|word| texts.iter().any(|text| text.contains(word)))
+    }
+}
+
+fn row(fact: Fact, now: UnixMs, include_superseded: bool) -> FactRow {
+    let is_stale = fact.stored_at < fact.horizon_class.stale_before(now);
+    FactRow {
+        entity: filed_name(&fact.owner, &fact.entity),
+        fact_id: fact.fact_id,
+        key: fact.key,
+        value: fact.value,
+        version: fact.version,
+        confidence: fact.confidence,
+        effective_confidence: if is_stale { Confidence(fact.confidence.0 / 2) } else { fact.confidence },
+        horizon_class: fact.horizon_class,
+        freshness: if is_stale { "stale" } else { "fresh" }.into(),
+        age_ms: now.0.saturating_sub(fact.stored_at.0),
+        stored_at: fact.stored_at,
+        actor: fact.actor,
+        superseded_by: fact.superseded_by.filter(|_| include_superseded),
+    }
+}

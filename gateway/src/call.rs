@@ -1,0 +1,282 @@
+//! One call: who makes it, how long it may take, and what its caller reads when it fails.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quorate_domain::{Principal, Refusal};
+use serde_json::{Value, json};
+
+use crate::server::Services;
+
+/// What a tool knows besides its arguments.
+#[derive(Clone)]
+pub struct CallContext {
+    /// `None` for a caller without a token.
+    pub caller: Option<Arc<Principal>>,
+    /// The caller's name for its intent: a repetition with the same one has no second effect.
+    pub idempotency_key: Option<String>,
+    /// The card that the call is made under.
+    pub fencing_token: Option<u64>,
+    pub deadline: Instant,
+    pub services: Arc<Services>,
+}
+
+impl CallContext {
+    pub fn principal(&self) -> Result<&Principal, CallError> {
+        self.caller.as_deref().ok_or(CallError::Unauthenticated)
+    }
+
+    pub fn time_left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+/// Did the call leave something behind?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrote {
+    No,
+    Unknown,
+}
+
+impl Wrote {
+    pub fn word(self) -> &'static str {
+        match self {
+            Wrote::No => "no",
+            Wrote::Unknown => "unknown",
+        }
+    }
+}
+
+/// Why a call has no result. One variant for each different next step of the caller.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CallError {
+    /// A rule said no.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The arguments don't fit the tool's schema. `fix` is a sentence.
+    #[error("{problem}")]
+    Arguments { problem: String, fix: String },
+    #[error("this needs a bearer token, and the request has none")]
+    Unauthenticated,
+    #[error("this needs the scope `{scope}`, which your token does not have")]
+    MissingScope { scope: String },
+    /// Queued for a card until the time was over.
+    #[error("`{resource}` is still held{} after a wait of {waited_ms} ms", holder.as_ref().map(|holder| format!(" by `{holder}`")).unwrap_or_default())]
+    StillHeld { resource: String, holder: Option<String>, waited_ms: u64 },
+    /// No leader took the command, so it has no effect.
+    #[error("the cluster can't take writes now ({detail})")]
+    NoLeader { detail: String, retry_after_ms: u64 },
+    /// The command was handed over, and its outcome was not told.
+    #[error("the cluster did not tell the outcome in time ({detail})")]
+    Unknown { detail: String, retry_after_ms: u64 },
+    /// No node could serve the read.
+    #[error("the cluster can't answer reads now ({detail})")]
+    Unreadable { detail: String, retry_after_ms: u64 },
+    /// Whether a resource is free can't be told. Never taken for free.
+    #[error("whether `{resource}` is free is unknown: the cluster can't tell now ({detail})")]
+    CheckUnknown { resource: String, detail: String },
+    #[error("this gateway serves as many calls as it can")]
+    Overloaded,
+    /// A node and this gateway don't understand or don't trust each other: a wrong secret, a half-done upgrade, or a bug.
+    #[error("the cluster and this gateway do not understand each other ({detail})")]
+    Fault { detail: String },
+}
+
+impl From<Refusal> for CallError {
+    fn from(refusal: Refusal) -> Self {
+        CallError::Refused(refusal)
+    }
+}
+
+impl CallError {
+    pub fn arguments(problem: impl Into<String>, fix: impl Into<String>) -> Self {
+        CallError::Arguments { problem: problem.into(), fix: fix.into() }
+    }
+
+    /// What the caller reads: what happened, whether anything was written, and what to do next.
+    pub fn text(&self) -> String {
+        match self {
+            CallError::Refused(refusal) => format!("{refusal}. Nothing was written. {}", refusal.next_step()),
+            CallError::Arguments { fix, .. } => format!("{self}. Nothing was written. {fix}"),
+            CallError::Unauthenticated => {
+                format!("{self}. Nothing was written. Send `Authorization: Bearer <token>`; an operator hands out tokens.")
+            }
+            CallError::MissingScope { scope } => format!("{self}. Nothing was written. Ask an operator for a token with `{scope}`."),
+            CallError::StillHeld { .. } => {
+                format!("{self}. You got no card and left the queue. Call `punch_in` with a longer `wait_ms`, or work on something else.")
+            }
+            CallError::NoLeader { retry_after_ms, .. } => format!("{self}. Nothing was written. Call again in {retry_after_ms} ms."),
+            CallError::Unknown { .. } => {
+                format!(
+                    "{self}. It may have been written: repeat the call with the same `idempotency_key`, or look before you repeat it without one."
+                )
+            }
+            CallError::Unreadable { retry_after_ms, .. } => format!("{self}. Nothing was written. Call again in {retry_after_ms} ms."),
+            CallError::CheckUnknown { .. } => format!("{self}. Do not take it for free: call again in a second, or leave the file alone."),
+            CallError::Overloaded => format!("{self}. Nothing was written. Call again in a second."),
+            CallError::Fault { .. } => format!("{self}. Whether anything was written is unknown. Tell an operator."),
+        }
+    }
+
+    /// The documented code: a number of JSON-RPC where there is one, else a stable word.
+    pub fn code(&self) -> Value {
+        let code = match self {
+            CallError::Refused(refusal) => refusal.code(),
+            CallError::Arguments { .. } => "-32602",
+            CallError::Unauthenticated => "UNAUTHENTICATED",
+            CallError::MissingScope { .. } => "-32030",
+            CallError::StillHeld { .. } => "HELD",
+            CallError::NoLeader { .. } | CallError::Unreadable { .. } => "UNAVAILABLE",
+            CallError::Unknown { .. } => "OUTCOME_UNKNOWN",
+            CallError::CheckUnknown { .. } => "UNKNOWN",
+            CallError::Overloaded => "OVERLOADED",
+            CallError::Fault { .. } => "INTERNAL_ERROR",
+        };
+        code.parse::<i64>().map_or_else(|_| code.into(), Value::from)
+    }
+
+    /// Whether the same call can succeed later.
+    pub fn retryable(&self) -> bool {
+        match self {
+            CallError::Refused(refusal) => refusal.retryable(),
+            CallError::StillHeld { .. }
+            | CallError::NoLeader { .. }
+            | CallError::Unknown { .. }
+            | CallError::Unreadable { .. }
+            | CallError::CheckUnknown { .. }
+            | CallError::Overloaded => true,
+            CallError::Arguments { .. } | CallError::Unauthenticated | CallError::MissingScope { .. } | CallError::Fault { .. } => false,
+        }
+    }
+
+    pub fn wrote(&self) -> Wrote {
+        match self {
+            CallError::Refused(_)
+            | CallError::Arguments { .. }
+            | CallError::Unauthenticated
+            | CallError::MissingScope { .. }
+            | CallError::StillHeld { .. }
+            | CallError::NoLeader { .. }
+            | CallError::Unreadable { .. }
+            | CallError::CheckUnknown { .. }
+            | CallError::Overloaded => Wrote::No,
+            CallError::Unknown { .. } | CallError::Fault { .. } => Wrote::Unknown,
+        }
+    }
+
+    /// The HTTP status of the same error.
+    pub fn status(&self) -> u16 {
+        match self {
+            CallError::Refused(refusal) => match refusal {
+                Refusal::Invalid { .. } => 400,
+                Refusal::TooLong { .. } => 413,
+                Refusal::NotFound { .. } => 404,
+                Refusal::Held { .. } | Refusal::StaleToken { .. } | Refusal::AlreadyDecided { .. } | Refusal::RequestTooOld { .. } => 409,
+                Refusal::Denied { .. } | Refusal::Revoked { .. } => 403,
+                Refusal::Expired { .. } => 410,
+                Refusal::Changed { .. } => 412,
+                Refusal::RequestConflict { .. } => 422,
+                Refusal::Full { .. } => 429,
+                Refusal::FeatureOff { .. } => 501,
+            },
+            CallError::Arguments { .. } => 400,
+            CallError::Unauthenticated => 401,
+            CallError::MissingScope { .. } => 403,
+            CallError::StillHeld { .. } => 409,
+            CallError::NoLeader { .. } | CallError::Unreadable { .. } | CallError::CheckUnknown { .. } | CallError::Overloaded => 503,
+            CallError::Unknown { .. } => 504,
+            CallError::Fault { .. } => 500,
+        }
+    }
+
+    /// When to call again, where that is known.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            CallError::Refused(Refusal::Held { left_ms, .. }) => Some(*left_ms),
+            CallError::Refused(Refusal::Full { retry_after_ms, .. }) => Some(*retry_after_ms),
+            CallError::NoLeader { retry_after_ms, .. }
+            | CallError::Unknown { retry_after_ms, .. }
+            | CallError::Unreadable { retry_after_ms, .. } => Some(*retry_after_ms),
+            CallError::CheckUnknown { .. } | CallError::Overloaded => Some(1_000),
+            CallError::Refused(_)
+            | CallError::Arguments { .. }
+            | CallError::Unauthenticated
+            | CallError::MissingScope { .. }
+            | CallError::StillHeld { .. }
+            | CallError::Fault { .. } => None,
+        }
+    }
+
+    /// What a program needs besides the code: the fields of the refusal.
+    pub fn data(&self) -> Option<Value> {
+        match self {
+            CallError::Refused(refusal) => match serde_json::to_value(refusal) {
+                // An enum's variant is an object of one entry, and that entry holds the fields.
+                Ok(Value::Object(variant)) => variant.into_iter().next().map(|(_, fields)| fields),
+                _ => None,
+            },
+            CallError::MissingScope { scope } => Some(json!({ "scope": scope })),
+            CallError::StillHeld { resource, holder, waited_ms } => {
+                Some(json!({ "resource": resource, "holder": holder, "waited_ms": waited_ms }))
+            }
+            CallError::NoLeader { retry_after_ms, .. }
+            | CallError::Unknown { retry_after_ms, .. }
+            | CallError::Unreadable { retry_after_ms, .. } => Some(json!({ "retry_after_ms": retry_after_ms })),
+            CallError::CheckUnknown { resource, .. } => Some(json!({ "resource": resource })),
+            CallError::Arguments { .. } | CallError::Unauthenticated | CallError::Overloaded | CallError::Fault { .. } => None,
+        }
+    }
+
+    /// `{code, message, retryable, wrote, data?}`: the same at MCP and at HTTP.
+    pub fn facts(&self) -> Value {
+        let mut facts = json!({
+            "code": self.code(),
+            "message": self.text(),
+            "retryable": self.retryable(),
+            "wrote": self.wrote().word(),
+        });
+        if let Some(data) = self.data() {
+            facts["data"] = data;
+        }
+        facts
+    }
+
+    /// A word for metrics.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            CallError::Refused(_)
+            | CallError::Arguments { .. }
+            | CallError::Unauthenticated
+            | CallError::MissingScope { .. }
+            | CallError::StillHeld { .. } => Outcome::Refused,
+            CallError::NoLeader { .. }
+            | CallError::Unknown { .. }
+            | CallError::Unreadable { .. }
+            | CallError::CheckUnknown { .. }
+            | CallError::Overloaded => Outcome::Unavailable,
+            CallError::Fault { .. } => Outcome::Fault,
+        }
+    }
+}
+
+/// How a call ended, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Ok,
+    Refused,
+    Unavailable,
+    Fault,
+}
+
+impl Outcome {
+    pub const ALL: [Outcome; 4] = [Outcome::Ok, Outcome::Refused, Outcome::Unavailable, Outcome::Fault];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Outcome::Ok => "ok",
+            Outcome::Refused => "refused",
+            Outcome::Unavailable => "unavailable",
+            Outcome::Fault => "fault",
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What is checked of every request before anything of it is read.
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use futures::StreamExt;
+use serde_json::{Value, json};
+
+use crate::config::Settings;
+use crate::limit::{BODY_BYTES_DRAINED, BODY_BYTES_MAX, JSON_DEPTH_MAX};
+
+/// Which `Host` and `Origin` are ours. A page on another site can make a browser on this machine send requests here; it can't
+/// choose these two.
+pub struct Doors {
+    hosts: Vec<String>,
+    origins: Vec<String>,
+}
+
+impl Doors {
+    pub fn new(settings: &Settings) -> Self {
+        let mut hosts: Vec<String> = ["localhost", "127.0.0.1", "[::1]"].map(String::from).into();
+        hosts.push(match settings.listen.ip() {
+            std::net::IpAddr::V4(ip) => ip.to_string(),
+            std::net::IpAddr::V6(ip) => format!("[{ip}]"),
+        });
+        hosts.extend(settings.allowed_hosts.iter().map(|host| host.to_ascii_lowercase()));
+        Self { hosts, origins: settings.allowed_origins.iter().map(|origin| origin.trim_end_matches('/').to_ascii_lowercase()).collect() }
+    }
+
+    /// Why the request is turned away, if it is.
+    pub fn refuse(&self, headers: &HeaderMap, authority: Option<&str>) -> Option<&'static str> {
+        let host = match headers.get(header::HOST) {
+            Some(host) => host.to_str().ok(),
+            None => authority,
+        };
+        if !host.is_some_and(|host| self.knows(host)) {
+            return Some("this `Host` is not served here; an operator can add it to `allowed_hosts`");
+        }
+        match headers.get(header::ORIGIN) {
+            None => None,
+            Some(origin) if origin.to_str().is_ok_and(|origin| self.trusts(origin)) => None,
+            Some(_) => Some("this `Origin` is not allowed; an operator can add it to `allowed_origins`"),
+        }
+    }
+
+    fn knows(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => &host,
+        };
+        self.hosts.iter().any(|known| known == name)
+    }
+
+    fn trusts(&self, origin: &str) -> bool {
+        let origin = origin.to_ascii_lowercase();
+        let loopback = origin.split_once("://").is_some_and(|(scheme, host)| {
+            let name =
+                host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())).map_or(host, |(name, _)| name);
+            matches!(scheme, "http" | "https") && matches!(name, "localhost" | "127.0.0.1" | "[::1]")
+        });
+        loopback || self.origins.contains(&origin)
+    }
+}
+
+/// Reads a body up to the limit; `Err` is its size as far as it is known. What is over is read and thrown away, so that the
+/// sender, who may not listen while it sends, gets to read the answer.
+pub async fn read_body(body: Body) -> Result<Bytes, usize> {
+    let mut stream = body.into_data_stream();
+    let mut whole = Vec::new();
+    let mut size = 0;
+    while let Some(chunk) = stream.next().await {
+        // A body that breaks off is judged like a short one: it won't parse.
+        let Ok(chunk) = chunk else { break };
+        size += chunk.len();
+        if size <= BODY_BYTES_MAX {
+            whole.extend_from_slice(&chunk);
+        } else if size > BODY_BYTES_DRAINED {
+            break;
+        }
+    }
+    if size > BODY_BYTES_MAX { Err(size) } else { Ok(whole.into()) }
+}
+
+pub fn is_json(headers: &HeaderMap) -> bool {
+    let Some(kind) = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()) else { return false };
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
+
+/// Brackets within brackets, counted without parsing: a parser that recurses never meets more than the limit.
+pub fn is_too_deep(json: &[u8]) -> bool {
+    let (mut depth, mut in_text, mut escaped) = (0usize, false, false);
+    for &byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                depth += 1;
+                if depth > JSON_DEPTH_MAX {
+                    return true;
+                }
+            }
+            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
+}
+
+pub fn json_response(status: StatusCode, body: String) -> Response<Body> {
+    with_type(status, "application/json", body)
+}
+
+/// RFC 9457, with the facts of the error beside the usual members.
+pub fn problem(status: StatusCode, title: &str, facts: Value) -> Response<Body> {
+    let mut body = json!({ "type": "about:blank", "title": title, "status": status.as_u16() });
+    if let (Some(body), Value::Object(facts)) = (body.as_object_mut(), facts) {
+        if let Some(message) = facts.get("message") {
+            body.insert("detail".into(), message.clone());
+        }
+        body.extend(facts);
+    }
+    with_type(status, "application/problem+json", body.to_string())
+}
+
+pub fn with_type(status: StatusCode, kind: &'static str, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// The answer to a request without a valid token. RFC 6750: the reason is told only when a token was sent.
+pub fn ask_for_token(response: &mut Response<Body>, bad_token: bool) {
+    let challenge = if bad_token { "Bearer error=\"invalid_token\", error_description=\"unknown, expired or revoked\"" } else { "Bearer" };
+    *response.status_mut() = StatusCode::UNAUTHORIZED;
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+}
+
+/// Whole seconds, rounded up, as the header wants them.
+pub fn retry_after(response: &mut Response<Body>, ms: Option<u64>) {
+    if let Some(ms) = ms
+        && let Ok(seconds) = HeaderValue::from_str(&ms.div_ceil(1_000).to_string())
+    {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
+    }
+}

@@ -1,0 +1,272 @@
+//! The same tools over plain HTTP, approvals for people, and what operators look at.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use quorate_domain::Principal;
+use quorate_domain::approval::{Approval, ListApprovals};
+use quorate_domain::limit::{LIST_DEFAULT, LIST_MAX};
+use serde_json::{Value, json};
+
+use crate::auth::Credential;
+use crate::call::{CallContext, CallError};
+use crate::edge;
+use crate::limit::{BODY_BYTES_MAX, JSON_DEPTH_MAX};
+use crate::mcp::idempotency_key;
+use crate::server::App;
+use crate::tools::approvals::word;
+
+const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
+
+/// `POST /v1/tools/crux/{tool}`: the arguments in, the facts out.
+pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let body = match edge::read_body(body).await {
+        Ok(body) => body,
+        Err(size) => {
+            let error = CallError::arguments(
+                format!("the request has {size} bytes or more, and the limit is {BODY_BYTES_MAX}"),
+                "Store large content in parts.",
+            );
+            return edge::problem(StatusCode::PAYLOAD_TOO_LARGE, "Content Too Large", error.facts());
+        }
+    };
+    let deadline = Instant::now() + app.settings.call_deadline;
+    let caller = match identify(app, &parts.headers, deadline).await {
+        Ok(caller) => caller,
+        Err(refused) => return refused,
+    };
+    let Some(entry) = app.tools.find(name).cloned() else {
+        let error = CallError::arguments("there is no such tool", "`GET /v1/openapi.json` lists them.");
+        return edge::problem(StatusCode::NOT_FOUND, "Not Found", error.facts());
+    };
+    let arguments = match arguments(&parts.headers, &body) {
+        Ok(arguments) => arguments,
+        Err(error) => return refusal(&error),
+    };
+    let ctx = CallContext {
+        caller,
+        idempotency_key: idempotency_key(&parts.headers),
+        fencing_token: None,
+        deadline,
+        services: app.services.clone(),
+    };
+    match app.call(&entry, arguments, ctx).await {
+        Ok(answer) => {
+            let mut response = edge::json_response(StatusCode::OK, answer.facts);
+            if let Some(revision) = answer.revision {
+                response.headers_mut().insert(REVISION, HeaderValue::from(revision.0));
+            }
+            response
+        }
+        Err(error) => refusal(&error),
+    }
+}
+
+fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
+    if body.is_empty() {
+        return Ok(json!({}));
+    }
+    if !edge::is_json(headers) {
+        return Err(CallError::arguments("the body is not marked as JSON", "Send `Content-Type: application/json`."));
+    }
+    if edge::is_too_deep(body) {
+        return Err(CallError::arguments(format!("the JSON is nested deeper than {JSON_DEPTH_MAX} levels"), "Flatten it."));
+    }
+    serde_json::from_slice(body).map_err(|error| CallError::arguments(format!("the body is no JSON: {error}"), "Send one JSON object."))
+}
+
+async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
+    let token = match Credential::of(headers) {
+        Credential::None => return Ok(None),
+        Credential::Malformed => None,
+        Credential::Bearer(token) => app.tokens.resolve(&app.cluster, &token, deadline).await.map_err(|error| refusal(&error))?,
+    };
+    token.map(Some).ok_or_else(|| {
+        let mut response = edge::problem(
+            StatusCode::UNAUTHORIZED,
+            "Unauthorized",
+            json!({ "code": "UNAUTHENTICATED", "message": "the token is unknown, expired or revoked; ask an operator for a new one", "retryable": false, "wrote": "no" }),
+        );
+        edge::ask_for_token(&mut response, true);
+        response
+    })
+}
+
+/// The error of a call as a problem document.
+pub fn refusal(error: &CallError) -> Response<Body> {
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = edge::problem(status, status.canonical_reason().unwrap_or("Error"), error.facts());
+    if status == StatusCode::UNAUTHORIZED {
+        edge::ask_for_token(&mut response, false);
+    }
+    edge::retry_after(&mut response, error.retry_after_ms());
+    response
+}
+
+// ------------------------------------------------------------------ approvals
+
+/// `GET /v1/approvals?status=pending&limit=&cursor=`: what waits for a decision, or with `status=all` everything.
+pub async fn approvals(app: &Arc<App>, query: &[(String, String)], headers: &HeaderMap) -> Response<Body> {
+    let deadline = Instant::now() + app.settings.call_deadline;
+    match identify(app, headers, deadline).await {
+        Err(refused) => refused,
+        Ok(caller) => match list_approvals(app, query, caller, deadline).await {
+            Ok(facts) => edge::json_response(StatusCode::OK, facts.to_string()),
+            Err(error) => refusal(&error),
+        },
+    }
+}
+
+async fn list_approvals(
+    app: &Arc<App>,
+    query: &[(String, String)],
+    caller: Option<Arc<Principal>>,
+    deadline: Instant,
+) -> Result<Value, CallError> {
+    let caller = caller.ok_or(CallError::Unauthenticated)?;
+    let scopes = ["crux-mcp.approval_decide", "crux-mcp.approval_request"];
+    if !scopes.iter().any(|scope| caller.may(scope)) {
+        return Err(CallError::MissingScope { scope: scopes[0].into() });
+    }
+    let mut list = ListApprovals { pending_only: true, limit: LIST_DEFAULT as u64, cursor: None };
+    for (name, value) in query {
+        let bad =
+            |problem: &str| Err(CallError::arguments(format!("`{name}` {problem}"), "The parameters are `status`, `limit` and `cursor`."));
+        match (name.as_str(), value.as_str()) {
+            ("status", "pending") => list.pending_only = true,
+            ("status", "all") => list.pending_only = false,
+            ("status", _) => return bad("is `pending` or `all`"),
+            ("limit", number) => match number.parse() {
+                Ok(limit) if (1..=LIST_MAX as u64).contains(&limit) => list.limit = limit,
+                _ => return bad("is a number from 1 to 1000"),
+            },
+            ("cursor", cursor) => list.cursor = Some(cursor.into()),
+            _ => return bad("is unknown"),
+        }
+    }
+    let ctx = CallContext { caller: Some(caller), idempotency_key: None, fencing_token: None, deadline, services: app.services.clone() };
+    let (found, served) = app.cluster.read(&ctx, list).await?;
+    let approvals: Vec<Value> = found.approvals.into_iter().map(approval).collect();
+    let mut facts = json!({ "approvals": approvals, "revision": served.revision });
+    if let Some(cursor) = found.next_cursor {
+        facts["next_cursor"] = cursor.into();
+    }
+    Ok(facts)
+}
+
+fn approval(approval: Approval) -> Value {
+    json!({
+        "request_id": approval.request_id,
+        "status": word(approval.status),
+        "risk_tier": approval.risk_tier,
+        "scope": approval.scope,
+        "action_summary": approval.action_summary,
+        "payload": approval.payload,
+        "tenant_id": approval.tenant,
+        "requested_by": approval.requested_by,
+        "requested_at": approval.requested_at.to_rfc3339(),
+        "expires_at": approval.expires_at.to_rfc3339(),
+        "reviewer": approval.reviewer,
+        "reviewer_notes": approval.reviewer_notes,
+        "decided_at": approval.decided_at.map(|at| at.to_rfc3339()),
+        "receipt_id": approval.receipt_id,
+    })
+}
+
+// ------------------------------------------------------------------ health
+
+/// `GET /readyz`: 200 when calls can be served. The reason codes are stable: `draining`, `no_node`, `no_leader`.
+pub fn readyz(app: &Arc<App>, verbose: bool) -> Response<Body> {
+    let view = app.cluster.view();
+    let mut reasons = Vec::new();
+    if app.is_draining() {
+        reasons.push("draining");
+    }
+    if view.serving.is_empty() {
+        reasons.push("no_node");
+    }
+    if view.leader.is_none() {
+        reasons.push("no_leader");
+    }
+    let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if !verbose {
+        let body = if reasons.is_empty() { "ok\n".into() } else { format!("{}\n", reasons.join("\n")) };
+        return edge::with_type(status, "text/plain; charset=utf-8", body);
+    }
+    let body = json!({
+        "ready": reasons.is_empty(),
+        "reasons": reasons,
+        "leader": view.leader.map(|(_, address)| address),
+        "serving": view.serving,
+        "problems": view.problems,
+    });
+    edge::json_response(status, body.to_string())
+}
+
+// ------------------------------------------------------------------ OpenAPI
+
+/// `GET /v1/openapi.json`.
+pub fn openapi(app: &App) -> Value {
+    let problem = json!({
+        "type": "object",
+        "properties": {
+            "type": { "type": "string" },
+            "title": { "type": "string" },
+            "status": { "type": "integer" },
+            "detail": { "type": "string" },
+            "code": { "description": "A number of JSON-RPC, or a stable word." },
+            "message": { "type": "string", "description": "What happened, whether anything was written, and what to do next." },
+            "retryable": { "type": "boolean" },
+            "wrote": { "type": "string", "enum": ["no", "unknown"] },
+            "data": { "type": "object" },
+        },
+        "required": ["type", "title", "status"],
+    });
+    let failure = json!({ "description": "Refused or failed", "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } } });
+    let mut paths = json!({
+        "/v1/approvals": { "get": {
+            "operationId": "list_approvals",
+            "summary": "List approvals",
+            "parameters": [
+                { "name": "status", "in": "query", "schema": { "type": "string", "enum": ["pending", "all"], "default": "pending" } },
+                { "name": "limit", "in": "query", "schema": { "type": "integer", "minimum": 1, "maximum": LIST_MAX, "default": LIST_DEFAULT } },
+                { "name": "cursor", "in": "query", "schema": { "type": "string" } },
+            ],
+            "responses": { "200": { "description": "Approvals", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
+        } },
+    });
+    for entry in app.tools.entries() {
+        let mut operation = json!({
+            "operationId": entry.name,
+            "summary": entry.title,
+            "description": entry.description,
+            "tags": [entry.group],
+            "requestBody": { "required": true, "content": { "application/json": { "schema": entry.input, "example": entry.example } } },
+            "responses": {
+                "200": {
+                    "description": "The facts",
+                    "headers": { "Quorate-Revision": { "description": "Where the log stood", "schema": { "type": "integer" } } },
+                    "content": { "application/json": { "schema": entry.output } },
+                },
+                "default": failure,
+            },
+        });
+        if entry.is_mutating() {
+            operation["parameters"] = json!([{ "name": "Idempotency-Key", "in": "header", "schema": { "type": "string" }, "description": "The same as the argument `idempotency_key`." }]);
+        }
+        paths[format!("/v1/tools/crux/{}", entry.name)] = json!({ "post": operation });
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Quorate", "version": env!("CARGO_PKG_VERSION"), "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" } },
+        "security": [{ "bearer": [] }],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "bearer": { "type": "http", "scheme": "bearer" } },
+            "schemas": { "Problem": problem },
+        },
+    })
+}

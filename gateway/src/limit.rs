@@ -1,0 +1,53 @@
+//! Every limit of the front door, in one place. Limits on what is stored stand in `quorate_domain::limit`.
+
+use std::time::Duration;
+
+/// A request's body.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// What is still read of a body that is over the limit, so that its sender gets to read the refusal.
+pub const BODY_BYTES_DRAINED: usize = 8 << 20;
+/// Brackets within brackets in a request.
+pub const JSON_DEPTH_MAX: usize = 64;
+/// Messages of one batch (2025-03-26).
+pub const BATCH_MAX: usize = 50;
+/// Tools of one page of `tools/list`.
+pub const TOOLS_PAGE: usize = 100;
+/// How long a client may keep a list of tools.
+pub const TOOLS_TTL_MS: u64 = 60_000;
+/// A bearer token's text.
+pub const TOKEN_BYTES_MAX: usize = 4 * 1024;
+
+/// How long a resolved token is believed. Longer: a revoked token reads for so long; writes are refused at once all the same.
+pub const TOKEN_KNOWN_FOR: Duration = Duration::from_secs(2);
+/// The same for a token that is not valid: short, so that a new one works soon after it is made.
+pub const TOKEN_UNKNOWN_FOR: Duration = Duration::from_millis(500);
+/// Resolved tokens kept at once.
+pub const TOKENS_KEPT: usize = 10_000;
+
+/// A legacy session id's life. Long, because some clients never recover from a session that ended.
+pub const SESSION_ID_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1_000;
+
+/// Time to reach a node at all.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// One attempt at a write. A leader that is paused or cut off costs no longer than this, and mostly less: see `cluster`.
+pub const PROPOSE_ATTEMPT: Duration = Duration::from_secs(4);
+/// One attempt at a read.
+pub const READ_ATTEMPT: Duration = Duration::from_millis(1_000);
+/// After so long without an answer a read is also asked of another node.
+pub const READ_HEDGE: Duration = Duration::from_millis(250);
+/// How long `check_punchcard` looks for an answer before it says `unknown`: a hook waits for it before every edit.
+pub const CHECK_DEADLINE: Duration = Duration::from_secs(3);
+/// How often the nodes are asked who leads, when all is well and when nobody is known to.
+pub const PROBE_CALM: Duration = Duration::from_millis(1_000);
+pub const PROBE_ANXIOUS: Duration = Duration::from_millis(150);
+pub const PROBE_TIMEOUT: Duration = Duration::from_millis(400);
+/// Waits between attempts: doubled each time, with jitter.
+pub const BACKOFF_MIN: Duration = Duration::from_millis(20);
+pub const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// How often a queued `punch_in` looks at its ticket, with a watch open and without one.
+pub const TICKET_POLL_WATCHED: Duration = Duration::from_millis(1_000);
+pub const TICKET_POLL_BLIND: Duration = Duration::from_millis(200);
+/// A command on its way to a node, which takes so much and what surrounds it.
+pub const COMMAND_BYTES_MAX: usize = quorate_proto::REQUEST_BYTES_MAX - 64 * 1024;
+/// A node's answer.
+pub const ANSWER_BYTES_MAX: usize = 8 << 20;

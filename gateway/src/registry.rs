@@ -1,0 +1,388 @@
+//! A tool is declared once; its schema, route, scope check, docs and dispatch all come from that declaration.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+use jsonschema::ValidationError;
+use jsonschema::error::ValidationErrorKind;
+use quorate_domain::Revision;
+use quorate_domain::limit::REQUEST_ID_BYTES_MAX;
+use schemars::JsonSchema;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
+
+use crate::call::{CallContext, CallError, Outcome};
+use crate::cluster::Cluster;
+use crate::metrics::Calls;
+use crate::schema;
+
+/// What a call does to stored state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Read,
+    Write,
+    /// Takes something away that can't be brought back by a plain call.
+    Destructive,
+}
+
+/// One tool. Its arguments are its fields: the doc comments of type and fields are what callers read.
+pub trait Tool: DeserializeOwned + JsonSchema + Send + 'static {
+    const NAME: &'static str;
+    const TITLE: &'static str;
+    /// What a token has to hold. Empty: any caller with a token.
+    const SCOPE: &'static str;
+    const EFFECT: Effect;
+    /// The group it is listed under, for `?groups=`.
+    const GROUP: &'static str;
+    /// Whether repeating a call with the same arguments changes nothing more.
+    const IDEMPOTENT: bool;
+    /// Whether a caller without a token gets an answer too.
+    const ANONYMOUS: bool = false;
+    /// Required arguments whose absence the tool itself judges, since something else goes first.
+    const JUDGED_LATE: &'static [&'static str] = &[];
+
+    type Output: Serialize + JsonSchema + Send;
+
+    /// The smallest useful arguments.
+    fn example() -> Value;
+
+    fn call(self, ctx: &CallContext, cluster: &Cluster) -> impl Future<Output = Result<Reply<Self::Output>, CallError>> + Send;
+}
+
+/// A result and the revision that it was made or read at.
+pub struct Reply<T> {
+    pub facts: T,
+    pub revision: Option<Revision>,
+}
+
+impl<T> Reply<T> {
+    pub fn at(revision: Revision, facts: T) -> Self {
+        Self { facts, revision: Some(revision) }
+    }
+
+    /// For what was not read from the cluster.
+    pub fn local(facts: T) -> Self {
+        Self { facts, revision: None }
+    }
+}
+
+/// A result on its way out: the facts as compact JSON.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub facts: String,
+    pub revision: Option<Revision>,
+}
+
+type Run = Box<dyn Fn(Value, CallContext, Cluster) -> BoxFuture<'static, Result<Answer, CallError>> + Send + Sync>;
+
+/// A declared tool, ready to be listed and called.
+pub struct Entry {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub description: String,
+    pub scope: &'static str,
+    pub effect: Effect,
+    pub idempotent: bool,
+    pub group: &'static str,
+    pub input: Value,
+    pub output: Value,
+    pub example: Value,
+    pub calls: Calls,
+    /// As `tools/list` shows it, in JSON.
+    pub listed: String,
+    anonymous: bool,
+    judged_late: &'static [&'static str],
+    validator: jsonschema::Validator,
+    run: Run,
+}
+
+impl Entry {
+    fn of<T: Tool>() -> Self {
+        let mut input = schema::flat::<T>();
+        let description = take_description(&mut input);
+        let mutating = T::EFFECT != Effect::Read;
+        let properties = input["properties"].as_object_mut().expect("arguments are an object");
+        if mutating {
+            properties.insert("idempotency_key".into(), idempotency_key_schema());
+            properties.insert("fencing_token".into(), fencing_token_schema());
+        }
+        input["additionalProperties"] = Value::Bool(false);
+        let mut output = schema::flat::<T::Output>();
+        take_description(&mut output);
+        let listed = json!({
+            "name": T::NAME,
+            "title": T::TITLE,
+            "description": description,
+            "inputSchema": input,
+            "outputSchema": output,
+            "annotations": {
+                "title": T::TITLE,
+                "readOnlyHint": T::EFFECT == Effect::Read,
+                "destructiveHint": T::EFFECT == Effect::Destructive,
+                "idempotentHint": T::IDEMPOTENT,
+                "openWorldHint": false,
+            },
+        });
+        Self {
+            name: T::NAME,
+            title: T::TITLE,
+            description,
+            listed: listed.to_string(),
+            scope: T::SCOPE,
+            effect: T::EFFECT,
+            idempotent: T::IDEMPOTENT,
+            group: T::GROUP,
+            // A schema that does not compile is a mistake in a declaration, found by the first test that builds a catalog.
+            validator: jsonschema::validator_for(&input).expect("a declared schema compiles"),
+            input,
+            output,
+            example: T::example(),
+            calls: Calls::default(),
+            anonymous: T::ANONYMOUS,
+            judged_late: T::JUDGED_LATE,
+            run: Box::new(|arguments, ctx, cluster| {
+                Box::pin(async move {
+                    let tool: T = serde_json::from_value(arguments).map_err(|error| {
+                        CallError::arguments(error.to_string(), format!("`{}` shows its arguments in its schema.", T::NAME))
+                    })?;
+                    let reply = tool.call(&ctx, &cluster).await?;
+                    let facts = serde_json::to_string(&reply.facts).map_err(|error| CallError::Fault { detail: error.to_string() })?;
+                    Ok(Answer { facts, revision: reply.revision })
+                })
+            }),
+        }
+    }
+
+    pub fn is_mutating(&self) -> bool {
+        self.effect != Effect::Read
+    }
+
+    /// Checks caller and arguments, and runs the tool.
+    pub async fn call(&self, arguments: Value, ctx: CallContext, cluster: &Cluster) -> Result<Answer, CallError> {
+        let start = Instant::now();
+        let result = self.checked_call(arguments, ctx, cluster).await;
+        let outcome = result.as_ref().map_or_else(CallError::outcome, |_| Outcome::Ok);
+        self.calls.count(outcome, start.elapsed());
+        if let Err(error @ CallError::Fault { .. }) = &result {
+            tracing::error!(tool = self.name, %error, "call failed");
+        }
+        result
+    }
+
+    async fn checked_call(&self, mut arguments: Value, mut ctx: CallContext, cluster: &Cluster) -> Result<Answer, CallError> {
+        match &ctx.caller {
+            None if !self.anonymous => return Err(CallError::Unauthenticated),
+            Some(caller) if !self.scope.is_empty() && !caller.may(self.scope) => {
+                return Err(CallError::MissingScope { scope: self.scope.into() });
+            }
+            _ => {}
+        }
+        self.check(&arguments)?;
+        if let (true, Value::Object(arguments)) = (self.is_mutating(), &mut arguments) {
+            self.take_common(arguments, &mut ctx)?;
+        }
+        (self.run)(arguments, ctx, cluster.clone()).await
+    }
+
+    /// Moves what every writing tool takes from the arguments into the context.
+    fn take_common(&self, arguments: &mut Map<String, Value>, ctx: &mut CallContext) -> Result<(), CallError> {
+        if let Some(Value::String(key)) = arguments.remove("idempotency_key") {
+            if ctx.idempotency_key.as_ref().is_some_and(|other| *other != key) {
+                let problem = "the `idempotency_key` among the arguments and the one beside them (`_meta` or header) differ";
+                return Err(CallError::arguments(problem, "Send it once."));
+            }
+            ctx.idempotency_key = Some(key);
+        }
+        if let Some(token) = arguments.remove("fencing_token") {
+            ctx.fencing_token = token.as_u64().or_else(|| token.as_f64().map(|token| token as u64));
+        }
+        if let Some(key) = &ctx.idempotency_key
+            && (key.is_empty() || key.len() > REQUEST_ID_BYTES_MAX)
+        {
+            let problem = format!("`idempotency_key` is {} bytes long, and must have 1 to {REQUEST_ID_BYTES_MAX}", key.len());
+            return Err(CallError::arguments(problem, "Use a short unique name for each intent, such as a UUID."));
+        }
+        Ok(())
+    }
+
+    fn check(&self, whole: &Value) -> Result<(), CallError> {
+        let Value::Object(arguments) = whole else {
+            return Err(CallError::arguments("the arguments are no JSON object", format!("Send an object such as {}.", self.example)));
+        };
+        let properties = self.input["properties"].as_object().expect("arguments are an object");
+        let known = || match properties.is_empty() {
+            true => format!("`{}` takes no arguments.", self.name),
+            false => format!("`{}` takes {}.", self.name, list(properties.keys())),
+        };
+        let unknown: Vec<&String> = arguments.keys().filter(|name| !properties.contains_key(*name)).collect();
+        if !unknown.is_empty() {
+            let names = list(unknown.iter().map(|name| shortened(name)));
+            let problem = format!("`{}` does not know the argument{} {names}", self.name, if unknown.len() == 1 { "" } else { "s" });
+            return Err(CallError::arguments(problem, known()));
+        }
+        let required = self.input["required"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let missing: Vec<&str> = required
+            .iter()
+            .filter_map(Value::as_str)
+            .filter(|name| !arguments.contains_key(*name) && !self.judged_late.contains(name))
+            .collect();
+        if !missing.is_empty() {
+            let problem = format!("`{}` needs {}", self.name, list(missing.iter()));
+            return Err(CallError::arguments(problem, known()));
+        }
+        let problem = self
+            .validator
+            .iter_errors(whole)
+            .find(|error| !matches!(error.kind(), ValidationErrorKind::Required { .. }))
+            .map(|error| explain(&error));
+        match problem {
+            None => Ok(()),
+            Some(problem) => Err(CallError::arguments(problem, format!("Correct it and call `{}` again.", self.name))),
+        }
+    }
+}
+
+fn take_description(schema: &mut Value) -> String {
+    match schema.as_object_mut().and_then(|object| object.remove("description")) {
+        Some(Value::String(text)) => text.split("\n\n").map(|part| part.replace('\n', " ")).collect::<Vec<_>>().join("\n\n"),
+        _ => String::new(),
+    }
+}
+
+fn idempotency_key_schema() -> Value {
+    json!({
+        "type": "string",
+        "description": "Your name for this intent, such as a UUID: repeat a call with the same key and arguments, and it has one effect and the first answer.",
+        "minLength": 1,
+        "maxLength": REQUEST_ID_BYTES_MAX,
+    })
+}
+
+fn fencing_token_schema() -> Value {
+    json!({
+        "type": "integer",
+        "description": "The `fencing_token` of the punchcard that you make this call under; it is refused when that card is no longer yours.",
+        "minimum": 0,
+    })
+}
+
+/// `a`, `b` and `c`.
+fn list(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
+    let quoted: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
+    match quoted.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => quoted.concat(),
+    }
+}
+
+fn shortened(name: &str) -> String {
+    let mut short: String = name.chars().take(64).filter(|c| !c.is_control()).collect();
+    if name.chars().count() > 64 {
+        short.push('…');
+    }
+    short
+}
+
+/// A schema error as a fragment that names the argument, the rule and what was found, and never repeats a whole value.
+fn explain(error: &ValidationError<'_>) -> String {
+    let path = error.instance_path().to_string();
+    let argument = match path.trim_start_matches('/').replace('/', ".") {
+        top if top.is_empty() => "the arguments".to_string(),
+        nested => format!("`{}`", shortened(&nested)),
+    };
+    let found = error.instance();
+    match error.kind() {
+        ValidationErrorKind::Type { kind } => {
+            let wanted = match kind {
+                jsonschema::error::TypeKind::Single(kind) => kind.to_string(),
+                jsonschema::error::TypeKind::Multiple(_) => "another type".into(),
+            };
+            format!("{argument} must be {}, not {}", with_article(&wanted), word_of(found))
+        }
+        ValidationErrorKind::Enum { options } => {
+            let options =
+                options.as_array().into_iter().flatten().map(|option| option.as_str().map_or_else(|| option.to_string(), str::to_string));
+            format!("{argument} must be one of {}", list(options))
+        }
+        ValidationErrorKind::MaxLength { limit } => {
+            let length = found.as_str().map_or(0, |text| text.chars().count());
+            format!("{argument} is {length} characters long, and the limit is {limit}")
+        }
+        ValidationErrorKind::MinLength { limit } => format!("{argument} must have at least {limit} characters"),
+        ValidationErrorKind::Minimum { limit } => format!("{argument} is {found}, and the least is {limit}"),
+        ValidationErrorKind::Maximum { limit } => format!("{argument} is {found}, and the most is {limit}"),
+        ValidationErrorKind::MaxItems { limit } => {
+            format!("{argument} has {} elements, and the limit is {limit}", found.as_array().map_or(0, Vec::len))
+        }
+        ValidationErrorKind::MinItems { limit } => format!("{argument} must have at least {limit} elements"),
+        _ => format!("{argument}: {}", error.masked_with("it")),
+    }
+}
+
+fn with_article(kind: &str) -> String {
+    match kind {
+        "array" | "integer" | "object" => format!("an {kind}"),
+        _ => format!("a {kind}"),
+    }
+}
+
+fn word_of(value: &Value) -> String {
+    match value {
+        Value::Null => "null".into(),
+        Value::Bool(_) => "a boolean".into(),
+        Value::Number(number) if number.is_f64() => "a number with a fraction".into(),
+        Value::Number(_) => "a number".into(),
+        Value::String(_) => "a string".into(),
+        Value::Array(_) => "an array".into(),
+        Value::Object(_) => "an object".into(),
+    }
+}
+
+/// A set of tools in a fixed order.
+#[derive(Clone, Default)]
+pub struct Catalog {
+    entries: Vec<Arc<Entry>>,
+    by_name: BTreeMap<&'static str, usize>,
+}
+
+impl Catalog {
+    /// Adds a tool at the end.
+    pub fn with<T: Tool>(self) -> Self {
+        self.and(Arc::new(Entry::of::<T>()))
+    }
+
+    fn and(mut self, entry: Arc<Entry>) -> Self {
+        let twin = self.by_name.insert(entry.name, self.entries.len());
+        assert!(twin.is_none(), "two tools are called {}", entry.name);
+        self.entries.push(entry);
+        self
+    }
+
+    /// The named tools of this catalog, in the given order, as the same entries.
+    pub fn only(&self, names: &[&str]) -> Self {
+        names.iter().fold(Self::default(), |picked, name| {
+            let entry = self.find(name).unwrap_or_else(|| panic!("there is no tool {name}"));
+            picked.and(entry.clone())
+        })
+    }
+
+    /// This catalog and then another one.
+    pub fn and_all(self, other: &Self) -> Self {
+        other.entries.iter().cloned().fold(self, Self::and)
+    }
+
+    pub fn find(&self, name: &str) -> Option<&Arc<Entry>> {
+        self.by_name.get(name).map(|&index| &self.entries[index])
+    }
+
+    pub fn entries(&self) -> &[Arc<Entry>] {
+        &self.entries
+    }
+
+    /// Every scope that a tool asks for, for who makes tokens.
+    pub fn scopes(&self) -> Vec<&'static str> {
+        self.entries.iter().map(|entry| entry.scope).filter(|scope| !scope.is_empty()).collect()
+    }
+}

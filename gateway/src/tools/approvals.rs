@@ -1,0 +1,243 @@
+//! Approvals: a person (or a policy) says yes or no, once.
+
+use quorate_domain::approval::{self, ApprovalStatus, DecideApproval, RequestApproval};
+use quorate_domain::{Refusal, flag};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::group;
+use crate::call::{CallContext, CallError};
+use crate::cluster::Cluster;
+use crate::registry::{Effect, Reply, Tool};
+use crate::schema::Nullable;
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RiskTier {
+    Low,
+    Medium,
+    High,
+}
+
+impl From<RiskTier> for approval::RiskTier {
+    fn from(tier: RiskTier) -> Self {
+        match tier {
+            RiskTier::Low => approval::RiskTier::Low,
+            RiskTier::Medium => approval::RiskTier::Medium,
+            RiskTier::High => approval::RiskTier::High,
+        }
+    }
+}
+
+impl From<approval::RiskTier> for RiskTier {
+    fn from(tier: approval::RiskTier) -> Self {
+        match tier {
+            approval::RiskTier::Low => RiskTier::Low,
+            approval::RiskTier::Medium => RiskTier::Medium,
+            approval::RiskTier::High => RiskTier::High,
+        }
+    }
+}
+
+pub(crate) fn word(status: ApprovalStatus) -> &'static str {
+    match status {
+        ApprovalStatus::Pending => "pending",
+        ApprovalStatus::Approved => "approved",
+        ApprovalStatus::Rejected => "rejected",
+        ApprovalStatus::Expired => "expired",
+    }
+}
+
+// ------------------------------------------------------------------ approval_request
+
+/// Ask a person to allow a risky act before you do it. Answers at once with a `request_id`; it does not wait.
+///
+/// High risk waits for an operator; low and medium may be approved at once by the tenant's policy. Nobody can decide their own
+/// request. Undecided, it expires after a day or `ttl_ms`. Do not act while the status is `pending`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalRequest {
+    /// What you mean to do, for the person who decides; at most 4 KiB.
+    action_summary: String,
+    risk_tier: RiskTier,
+    /// Your tenant, or a path of a resource in it.
+    scope: String,
+    /// Tokens that the act may cost; it has to be there and is not judged.
+    #[schemars(required, range(min = 0))]
+    token_budget: Option<u64>,
+    /// Your tenant; another one is refused.
+    tenant_id: Option<String>,
+    /// What the decider should see besides, such as predicted effects or the call itself; at most 16 KiB.
+    payload: Option<Map<String, Value>>,
+    /// How long it may wait for a decision, in milliseconds.
+    #[schemars(range(min = 0))]
+    ttl_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ApprovalRequested {
+    /// Name of the request; null when approvals are switched off.
+    request_id: Nullable<String>,
+    /// `pending`, `approved` (by policy) or `feature_disabled`.
+    status: String,
+    risk_tier: RiskTier,
+    tenant_id: String,
+    feature_enabled: bool,
+    /// When it expires undecided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+    /// Who approved it, when the policy did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reviewer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt_id: Option<String>,
+}
+
+impl Tool for ApprovalRequest {
+    const NAME: &'static str = "approval_request";
+    const TITLE: &'static str = "Ask for an approval";
+    const SCOPE: &'static str = "crux-mcp.approval_request";
+    const EFFECT: Effect = Effect::Write;
+    const GROUP: &'static str = group::APPROVALS;
+    const IDEMPOTENT: bool = false;
+    // With the feature off the answer is `feature_disabled`, with or without a budget.
+    const JUDGED_LATE: &'static [&'static str] = &["token_budget"];
+    type Output = ApprovalRequested;
+
+    fn example() -> Value {
+        json!({ "action_summary": "drop the table", "risk_tier": "high", "scope": "local", "token_budget": 500 })
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<ApprovalRequested>, CallError> {
+        let caller = ctx.principal()?;
+        let disabled = ApprovalRequested {
+            request_id: Nullable(None),
+            status: "feature_disabled".into(),
+            risk_tier: self.risk_tier,
+            tenant_id: caller.tenant.clone(),
+            feature_enabled: false,
+            expires_at: None,
+            reviewer: None,
+            receipt_id: None,
+        };
+        if self.token_budget.is_none() {
+            let (flags, served) = cluster.read(ctx, flag::GetFlags {}).await?;
+            if flags.flags.iter().any(|set| set.name == flag::APPROVAL_QUEUE.name && set.value == "off") {
+                return Ok(Reply::at(served.revision, disabled));
+            }
+            return Err(CallError::arguments(
+                "`approval_request` needs `token_budget`",
+                "Say how many tokens the act may cost; 0 will do.",
+            ));
+        }
+        let command = RequestApproval {
+            action_summary: self.action_summary,
+            risk_tier: self.risk_tier.into(),
+            scope: self.scope,
+            tenant_id: self.tenant_id,
+            payload: self.payload.map(Value::Object),
+            ttl_ms: self.ttl_ms,
+        };
+        let (asked, revision) = match cluster.propose(ctx, command).await {
+            Ok(done) => done,
+            Err(CallError::Refused(Refusal::FeatureOff { flag, .. })) if flag == flag::APPROVAL_QUEUE.name => {
+                return Ok(Reply::local(disabled));
+            }
+            Err(error) => return Err(error),
+        };
+        let facts = ApprovalRequested {
+            request_id: Nullable(Some(asked.request_id)),
+            status: word(asked.status).into(),
+            risk_tier: asked.risk_tier.into(),
+            tenant_id: asked.tenant,
+            feature_enabled: true,
+            expires_at: (asked.status == ApprovalStatus::Pending).then(|| asked.expires_at.to_rfc3339()),
+            reviewer: asked.reviewer,
+            receipt_id: asked.receipt_id,
+        };
+        Ok(Reply::at(revision, facts))
+    }
+}
+
+// ------------------------------------------------------------------ approval_decide
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    Approve,
+    Reject,
+}
+
+/// Approve or reject a request, once, as an operator of its tenant and never your own.
+///
+/// The first decision stands. Writes a signed receipt that `receipt_verify` checks.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalDecide {
+    /// From `approval_request`.
+    request_id: String,
+    decision: Decision,
+    /// Why; kept in the receipt.
+    reviewer_notes: Option<String>,
+    /// Your tier. Never trusted: it is refused when your token says otherwise.
+    reviewer_tier: Option<String>,
+    /// Your tenant. Never trusted: it is refused when your token says otherwise.
+    reviewer_tenant_id: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ApprovalDecided {
+    ok: bool,
+    request_id: String,
+    /// `approved` or `rejected`.
+    status: String,
+    reviewer_passport: String,
+    decided_at: String,
+    receipt_id: String,
+    /// BLAKE3 of the receipt's body.
+    receipt_body_hash_hex: String,
+    tenant_id: String,
+    risk_tier: RiskTier,
+}
+
+impl Tool for ApprovalDecide {
+    const NAME: &'static str = "approval_decide";
+    const TITLE: &'static str = "Decide an approval";
+    const SCOPE: &'static str = "crux-mcp.approval_decide";
+    const EFFECT: Effect = Effect::Destructive;
+    const GROUP: &'static str = group::APPROVALS;
+    const IDEMPOTENT: bool = true;
+    type Output = ApprovalDecided;
+
+    fn example() -> Value {
+        json!({ "request_id": "apr_01", "decision": "approve" })
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<ApprovalDecided>, CallError> {
+        let command = DecideApproval {
+            request_id: self.request_id,
+            decision: match self.decision {
+                Decision::Approve => approval::Decision::Approve,
+                Decision::Reject => approval::Decision::Reject,
+            },
+            reviewer_notes: self.reviewer_notes,
+            reviewer_tier: self.reviewer_tier,
+            reviewer_tenant_id: self.reviewer_tenant_id,
+        };
+        let (done, revision) = cluster.propose(ctx, command).await?;
+        let missing = |what: &str| CallError::Fault { detail: format!("a decided approval without {what}") };
+        let facts = ApprovalDecided {
+            ok: true,
+            request_id: done.request_id,
+            status: word(done.status).into(),
+            reviewer_passport: done.reviewer.ok_or_else(|| missing("reviewer"))?,
+            decided_at: done.decided_at.ok_or_else(|| missing("time"))?.to_rfc3339(),
+            receipt_id: done.receipt_id.ok_or_else(|| missing("receipt"))?,
+            receipt_body_hash_hex: done.receipt_body_hash.ok_or_else(|| missing("receipt hash"))?,
+            tenant_id: done.tenant,
+            risk_tier: done.risk_tier.into(),
+        };
+        Ok(Reply::at(revision, facts))
+    }
+}

@@ -1,0 +1,312 @@
+//! A cluster in this process: the true rules over an in-memory state, behind true gRPC, with faults to order.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ed25519_dalek::{Signer, SigningKey};
+use futures::Stream;
+use quorate_domain::event::{self, Watched};
+use quorate_domain::identity::{self, PutToken, key_fingerprint, token_hash};
+use quorate_domain::machine::{self, Body, Call, Clock, Entry};
+use quorate_domain::overlay::{Nothing, Overlay, Writes};
+use quorate_domain::receipt::ReceiptView;
+use quorate_domain::{Command, Principal, Query, ReadStamp, RequestId, Revision, Tier, UnixMs, codec};
+use quorate_proto::cluster as wire;
+use quorate_proto::cluster::cluster_server::{Cluster, ClusterServer};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status};
+
+/// What a node does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Takes requests and never answers, as a paused process does.
+    Hangs,
+    /// Does not know who leads.
+    Lost,
+    /// Decides the next command and loses the answer.
+    LosesAnswer,
+    /// Says that it is overloaded.
+    Overloaded,
+}
+
+struct World {
+    writes: Writes,
+    revision: u64,
+    term: u64,
+    leader: u64,
+    moved: Instant,
+    addresses: BTreeMap<u64, SocketAddr>,
+    faults: BTreeMap<u64, Fault>,
+    /// Every proposal that reached a node: node and request id.
+    proposals: Vec<(u64, String)>,
+}
+
+/// The cluster.
+#[derive(Clone)]
+pub struct Fake {
+    world: Arc<Mutex<World>>,
+    key: SigningKey,
+}
+
+pub const TOKENS: [(&str, &str, &str, Tier, &str); 5] = [
+    ("token-a", "default", "agent-a", Tier::Verified, "crux-mcp.*"),
+    ("token-b", "default", "agent-b", Tier::Verified, "crux-mcp.*"),
+    ("token-operator", "default", "operator", Tier::Operator, "*"),
+    ("token-other", "other", "agent-c", Tier::Verified, "crux-mcp.*"),
+    ("token-bare", "default", "bare", Tier::Verified, "nothing"),
+];
+
+impl Fake {
+    /// Starts so many nodes; the first one leads.
+    pub async fn start(nodes: u64) -> Self {
+        let world = World {
+            writes: Writes::new(),
+            revision: 0,
+            term: 1,
+            leader: 1,
+            moved: Instant::now(),
+            addresses: BTreeMap::new(),
+            faults: BTreeMap::new(),
+            proposals: Vec::new(),
+        };
+        let fake = Self { world: Arc::new(Mutex::new(world)), key: SigningKey::from_bytes(&[7; 32]) };
+        for id in 1..=nodes {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            fake.world.lock().unwrap().addresses.insert(id, listener.local_addr().unwrap());
+            let service = ClusterServer::new(Node { id, fake: fake.clone() });
+            tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
+        }
+        for (token, tenant, passport, tier, scope) in TOKENS {
+            let put = PutToken {
+                hash: token_hash(token),
+                tenant: tenant.into(),
+                passport: passport.into(),
+                tier,
+                scopes: [scope.to_string()].into(),
+                expires_at: None,
+            };
+            fake.run(put.into()).unwrap();
+        }
+        fake
+    }
+
+    pub fn addresses(&self) -> Vec<String> {
+        self.world.lock().unwrap().addresses.values().map(|address| address.to_string()).collect()
+    }
+
+    pub fn receipt_key_hex(&self) -> String {
+        hex::encode(self.key.verifying_key().to_bytes())
+    }
+
+    /// Another node leads from now on.
+    pub fn elect(&self, id: u64) {
+        let mut world = self.world.lock().unwrap();
+        world.term += 1;
+        world.leader = id;
+    }
+
+    pub fn fault(&self, id: u64, fault: Fault) {
+        self.world.lock().unwrap().faults.insert(id, fault);
+    }
+
+    pub fn heal(&self) {
+        self.world.lock().unwrap().faults.clear();
+    }
+
+    /// The proposals since the last time this was asked.
+    pub fn proposals(&self) -> Vec<(u64, String)> {
+        std::mem::take(&mut self.world.lock().unwrap().proposals)
+    }
+
+    /// Runs a command as the system.
+    pub fn run(&self, command: Command) -> Result<Vec<u8>, quorate_domain::Refusal> {
+        let request = RequestId { id: format!("system-{}", self.world.lock().unwrap().revision), issued_at: now(), keyed: false };
+        self.apply(Body::Call(Call { caller: identity::system(), request, under: None, command })).unwrap().outcome
+    }
+
+    fn apply(&self, body: Body) -> Option<machine::Decided> {
+        let mut world = self.world.lock().unwrap();
+        world.revision += 1;
+        let (revision, term) = (Revision(world.revision), world.term);
+        let advance_ms = world.moved.elapsed().as_millis() as u64;
+        world.moved = Instant::now();
+        let mut tx = Overlay::with_writes(&Nothing, std::mem::take(&mut world.writes));
+        let decided = machine::apply(&mut tx, revision, term, Entry { wall: now(), advance_ms, stamped_term: term, body }).unwrap();
+        world.writes = tx.into_writes();
+        decided
+    }
+
+    fn ask(&self, caller: Principal, query: Query) -> (u64, Result<Vec<u8>, quorate_domain::Refusal>) {
+        self.apply(Body::Tick {});
+        let world = self.world.lock().unwrap();
+        let view = Overlay::with_writes(&Nothing, world.writes.clone());
+        let clock = Clock::read(&view).unwrap();
+        let is_receipt = matches!(query, Query::GetReceipt(_));
+        let at = ReadStamp { revision: clock.revision, lease_now: clock.lease_now, wall: clock.wall, caller };
+        let answer = query.run(&view, &at).unwrap();
+        let sign = |bytes: Vec<u8>| {
+            let mut receipt: ReceiptView = codec::decode(&bytes).unwrap();
+            let signature = self.key.sign(&hex::decode(&receipt.link_hash).unwrap());
+            let key_id = key_fingerprint(&self.key.verifying_key().to_bytes());
+            receipt.signature = Some((key_id, hex::encode(signature.to_bytes())));
+            codec::encode(&receipt)
+        };
+        (world.revision, answer.map(|bytes| if is_receipt { sign(bytes) } else { bytes }))
+    }
+}
+
+fn now() -> UnixMs {
+    UnixMs(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64)
+}
+
+fn principal(caller: Option<wire::Caller>) -> Principal {
+    let caller = caller.unwrap();
+    Principal {
+        tenant: caller.tenant,
+        passport: caller.passport,
+        tier: Tier::parse(&caller.tier).unwrap(),
+        scopes: caller.scopes.into_iter().collect(),
+    }
+}
+
+struct Node {
+    id: u64,
+    fake: Fake,
+}
+
+impl Node {
+    /// What this node does wrong just now; a node that hangs never comes back from here.
+    async fn fault(&self) -> Option<Fault> {
+        let fault = self.fake.world.lock().unwrap().faults.get(&self.id).copied();
+        if fault == Some(Fault::Hangs) {
+            std::future::pending::<()>().await;
+        }
+        fault
+    }
+}
+
+#[tonic::async_trait]
+impl Cluster for Node {
+    async fn propose(&self, request: Request<wire::ProposeRequest>) -> Result<Response<wire::ProposeResponse>, Status> {
+        use wire::propose_response::Result as Proposed;
+        let request = request.into_inner();
+        self.fake.world.lock().unwrap().proposals.push((self.id, request.request_id.clone()));
+        let fault = self.fault().await;
+        let (leader, address) = {
+            let world = self.fake.world.lock().unwrap();
+            (world.leader, world.addresses[&world.leader].to_string())
+        };
+        let answer = |result| Ok(Response::new(wire::ProposeResponse { result: Some(result) }));
+        match fault {
+            Some(Fault::Lost) => return answer(Proposed::NotLeader(wire::NotLeader { leader_id: None, leader_grpc: String::new() })),
+            Some(Fault::Overloaded) => {
+                let unavailable =
+                    wire::Unavailable { reason: "overloaded".into(), detail: String::new(), retry_after_ms: 50, maybe_written: false };
+                return answer(Proposed::Unavailable(unavailable));
+            }
+            _ => {}
+        }
+        if leader != self.id {
+            return answer(Proposed::NotLeader(wire::NotLeader { leader_id: Some(leader), leader_grpc: address }));
+        }
+        let call = Call {
+            caller: principal(request.caller),
+            request: RequestId { id: request.request_id, issued_at: UnixMs(request.issued_at_unix_ms), keyed: request.keyed },
+            under: request.fencing_token.map(Revision),
+            command: codec::decode(&request.command).unwrap(),
+        };
+        let decided = self.fake.apply(Body::Call(call)).unwrap();
+        if fault == Some(Fault::LosesAnswer) {
+            self.fake.world.lock().unwrap().faults.remove(&self.id);
+            return Err(Status::unavailable("the connection broke"));
+        }
+        let outcome = match decided.outcome {
+            Ok(reply) => wire::decided::Outcome::Reply(reply.into()),
+            Err(refusal) => wire::decided::Outcome::Refusal(codec::encode(&refusal).into()),
+        };
+        answer(Proposed::Decided(wire::Decided { revision: decided.revision.0, outcome: Some(outcome), replayed: decided.replayed }))
+    }
+
+    async fn read(&self, request: Request<wire::ReadRequest>) -> Result<Response<wire::ReadResponse>, Status> {
+        use wire::read_response::Result as Read;
+        if self.fault().await == Some(Fault::Lost) {
+            let unavailable =
+                wire::Unavailable { reason: "no_leader".into(), detail: String::new(), retry_after_ms: 50, maybe_written: false };
+            return Ok(Response::new(wire::ReadResponse { result: Some(Read::Unavailable(unavailable)) }));
+        }
+        let request = request.into_inner();
+        let (revision, answer) = self.fake.ask(principal(request.caller), codec::decode(&request.query).unwrap());
+        let outcome = match answer {
+            Ok(answer) => wire::served::Outcome::Answer(answer.into()),
+            Err(refusal) => wire::served::Outcome::Refusal(codec::encode(&refusal).into()),
+        };
+        Ok(Response::new(wire::ReadResponse { result: Some(Read::Served(wire::Served { revision, age_ms: 0, outcome: Some(outcome) })) }))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<wire::WatchResponse, Status>> + Send>>;
+
+    async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        self.fault().await;
+        let request = request.into_inner();
+        let tenant = principal(request.caller).tenant;
+        let stream = futures::stream::unfold((self.fake.clone(), request.since_revision, tenant), |(fake, since, tenant)| async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                fake.apply(Body::Tick {});
+                let watched = {
+                    let world = fake.world.lock().unwrap();
+                    let view = Overlay::with_writes(&Nothing, world.writes.clone());
+                    event::watch(&view, &tenant, Revision(since), 100).unwrap()
+                };
+                let Watched::Events(events) = watched else { return None };
+                let Some(last) = events.last() else { continue };
+                let since = last.revision.0;
+                let events = events
+                    .into_iter()
+                    .map(|event| wire::Event {
+                        revision: event.revision.0,
+                        kind: event.kind,
+                        id: event.id,
+                        body: codec::encode(&event.about).into(),
+                    })
+                    .collect();
+                let response = wire::WatchResponse { result: Some(wire::watch_response::Result::Events(wire::Events { events })) };
+                return Some((Ok(response), (fake, since, tenant)));
+            }
+        });
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn status(&self, _: Request<wire::StatusRequest>) -> Result<Response<wire::StatusResponse>, Status> {
+        let lost = self.fault().await == Some(Fault::Lost);
+        let world = self.fake.world.lock().unwrap();
+        let members = world.addresses.iter().map(|(id, address)| wire::Member {
+            id: *id,
+            grpc: address.to_string(),
+            http: String::new(),
+            voter: true,
+            matched: None,
+        });
+        let leads = world.leader == self.id && !lost;
+        Ok(Response::new(wire::StatusResponse {
+            node_id: self.id,
+            term: world.term,
+            leader_id: (!lost).then_some(world.leader),
+            role: if leads { "leader" } else { "follower" }.into(),
+            applied: world.revision,
+            members: members.collect(),
+            ..Default::default()
+        }))
+    }
+
+    async fn init(&self, _: Request<wire::InitRequest>) -> Result<Response<wire::InitResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn transfer_leader(&self, _: Request<wire::TransferLeaderRequest>) -> Result<Response<wire::TransferLeaderResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+}

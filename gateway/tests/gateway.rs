@@ -1,0 +1,904 @@
+//! The gateway as its clients see it: raw HTTP in, and true rules behind it.
+
+mod fake;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use expect_test::{Expect, expect, expect_file};
+use fake::{Fake, Fault};
+use quorate_gateway::registry::Catalog;
+use quorate_gateway::{Config, Gateway, profile, schema, tools};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+// ------------------------------------------------------------------ the one place that knows the API
+
+/// A gateway in front of a fake cluster.
+struct World {
+    fake: Fake,
+    address: SocketAddr,
+}
+
+/// One HTTP answer.
+struct Answer {
+    status: u16,
+    headers: BTreeMap<String, String>,
+    text: String,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("no JSON: {} {:?}", self.status, self.text))
+    }
+
+    /// A call's outcome in one line.
+    fn told(&self) -> String {
+        let json = self.json();
+        if let Some(error) = json.get("error") {
+            return format!("{} error {}: {}", self.status, error["code"], error["message"].as_str().unwrap());
+        }
+        let result = &json["result"];
+        match result["isError"].as_bool() {
+            Some(true) => {
+                let error = &result["_meta"]["io.quorate/error"];
+                assert_eq!(error["message"], result["content"][0]["text"], "text and code are of one error");
+                assert!(result.get("structuredContent").is_none(), "a refusal has no structured content");
+                format!(
+                    "{} {} wrote={} {}",
+                    self.status,
+                    error["code"],
+                    error["wrote"].as_str().unwrap(),
+                    error["message"].as_str().unwrap()
+                )
+            }
+            _ => format!("{} {result}", self.status),
+        }
+    }
+}
+
+/// A caller of tools.
+#[derive(Clone, Default)]
+struct Caller {
+    token: Option<&'static str>,
+    headers: Vec<(String, String)>,
+}
+
+fn a() -> Caller {
+    by("token-a")
+}
+
+fn b() -> Caller {
+    by("token-b")
+}
+
+fn by(token: &'static str) -> Caller {
+    Caller { token: Some(token), headers: Vec::new() }
+}
+
+fn nobody() -> Caller {
+    Caller::default()
+}
+
+impl Caller {
+    fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+}
+
+async fn world() -> World {
+    world_of(1).await
+}
+
+async fn world_of(nodes: u64) -> World {
+    let fake = Fake::start(nodes).await;
+    let address = gateway(&fake, 5_000).await;
+    World { fake, address }
+}
+
+async fn gateway(fake: &Fake, call_deadline_ms: u64) -> SocketAddr {
+    let config = Config {
+        listen: "127.0.0.1:0".into(),
+        nodes: fake.addresses(),
+        session_key: "07".repeat(32),
+        receipt_keys: vec![fake.receipt_key_hex()],
+        call_deadline_ms,
+        ..Config::default()
+    };
+    let gateway = Gateway::bind(config).await.unwrap();
+    let address = gateway.address();
+    tokio::spawn(gateway.serve(std::future::pending()));
+    until(async || http(address, "GET", "/readyz", &[], "").await.status == 200).await;
+    address
+}
+
+/// Waits for a condition.
+async fn until(mut holds: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !holds().await {
+        assert!(start.elapsed() < Duration::from_secs(10), "the condition does not come");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// One request over a connection of its own, as it is.
+async fn http(address: SocketAddr, method: &str, path: &str, headers: &[(String, String)], body: &str) -> Answer {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        request += &format!("Host: {address}\r\n");
+    }
+    for (name, value) in headers {
+        request += &format!("{name}: {value}\r\n");
+    }
+    request += "\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let mut raw = Vec::new();
+    stream.read_to_end(&mut raw).await.unwrap();
+    let raw = String::from_utf8(raw).unwrap();
+    let (head, text) = raw.split_once("\r\n\r\n").unwrap();
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let headers = lines.filter_map(|line| line.split_once(": ")).map(|(name, value)| (name.to_lowercase(), value.to_string())).collect();
+    Answer { status, headers, text: text.into() }
+}
+
+impl World {
+    async fn post(&self, caller: &Caller, path: &str, body: &str) -> Answer {
+        post(self.address, caller, path, body).await
+    }
+
+    async fn rpc(&self, caller: &Caller, method: &str, params: Value) -> Answer {
+        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        self.post(caller, "/mcp/crux", &message.to_string()).await
+    }
+
+    async fn call(&self, caller: &Caller, tool: &str, arguments: Value) -> Answer {
+        self.rpc(caller, "tools/call", json!({ "name": tool, "arguments": arguments })).await
+    }
+
+    /// The facts of a call that has to succeed.
+    async fn ok(&self, caller: &Caller, tool: &str, arguments: Value) -> Value {
+        let answer = self.call(caller, tool, arguments).await;
+        let result = &answer.json()["result"];
+        assert!(result["structuredContent"].is_object(), "{tool}: {}", answer.told());
+        let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert_eq!(text, result["structuredContent"], "text and structured content say the same");
+        text
+    }
+}
+
+async fn post(address: SocketAddr, caller: &Caller, path: &str, body: &str) -> Answer {
+    let mut headers = caller.headers.clone();
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+        headers.push(("Content-Type".into(), "application/json".into()));
+    }
+    if let Some(token) = caller.token {
+        headers.push(("Authorization".into(), format!("Bearer {token}")));
+    }
+    http(address, "POST", path, &headers, body).await
+}
+
+fn everything() -> Catalog {
+    tools::crux().and_all(&profile::about_tools())
+}
+
+// ------------------------------------------------------------------ declarations
+
+#[test]
+fn the_listed_tools_are_pinned() {
+    let listed: Vec<Value> = everything().entries().iter().map(|entry| serde_json::from_str(&entry.listed).unwrap()).collect();
+    expect_file!["listed.json"].assert_eq(&(serde_json::to_string_pretty(&listed).unwrap() + "\n"));
+}
+
+#[test]
+fn schemas_are_flat_and_descriptions_are_short_and_there() {
+    let mut flaws = Vec::new();
+    for entry in everything().entries() {
+        schema::flaws(&entry.input, &format!("{}.input", entry.name), &mut flaws);
+        schema::flaws(&entry.output, &format!("{}.output", entry.name), &mut flaws);
+        if entry.description.is_empty() || entry.description.len() >= 1_000 || entry.description.contains('\u{0}') {
+            flaws.push(format!("{}: {} bytes of description", entry.name, entry.description.len()));
+        }
+        if entry.name.len() > 31 || !entry.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_') {
+            flaws.push(format!("{}: is no name for all clients", entry.name));
+        }
+        for (name, property) in entry.input["properties"].as_object().unwrap() {
+            if property["description"].as_str().is_none_or(str::is_empty) && property["enum"].is_null() {
+                flaws.push(format!("{}.{name}: is not described", entry.name));
+            }
+        }
+    }
+    assert_eq!(flaws, Vec::<String>::new());
+}
+
+#[test]
+fn the_page_of_tools_names_each_of_them() {
+    let page = quorate_gateway::docs();
+    for entry in everything().entries() {
+        assert!(page.contains(&format!("\n## {}\n", entry.name)), "{}", entry.name);
+    }
+}
+
+// ------------------------------------------------------------------ who may
+
+#[tokio::test]
+async fn every_listed_tool_is_refused_without_its_scope_and_without_a_token() {
+    let world = world().await;
+    for entry in tools::crux().entries() {
+        let told = world.call(&by("token-bare"), entry.name, entry.example.clone()).await.told();
+        assert!(told.starts_with("200 -32030 wrote=no this needs the scope `crux-mcp."), "{}: {told}", entry.name);
+        let answer = world.call(&nobody(), entry.name, entry.example.clone()).await;
+        match entry.name {
+            "get_agent_identity" => assert!(answer.told().contains("anonymous"), "{}", answer.told()),
+            "resolve_principal" => assert!(answer.told().contains("you have no passport"), "{}", answer.told()),
+            _ => {
+                assert_eq!((answer.status, answer.headers["www-authenticate"].as_str()), (401, "Bearer"), "{}", entry.name);
+                assert_eq!(answer.json()["error"]["data"]["code"], "UNAUTHENTICATED");
+            }
+        }
+        let http = world.post(&by("token-bare"), &format!("/v1/tools/crux/{}", entry.name), &entry.example.to_string()).await;
+        assert_eq!((http.status, http.headers["content-type"].as_str()), (403, "application/problem+json"), "{}", entry.name);
+    }
+    assert_eq!(world.fake.proposals(), [], "nothing reached the cluster");
+}
+
+#[tokio::test]
+async fn a_false_token_is_turned_away_everywhere() {
+    let world = world().await;
+    for method in ["initialize", "ping", "tools/list", "tools/call"] {
+        let answer = world.rpc(&by("x"), method, json!({})).await;
+        assert_eq!(answer.status, 401, "{method}");
+        assert!(answer.headers["www-authenticate"].contains("invalid_token"), "{method}");
+    }
+    let answer = world.post(&by("x"), "/v1/tools/crux/list_entities", "{}").await;
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (401, Some("UNAUTHENTICATED")));
+    let basic = nobody().with("Authorization", "Basic eDp5");
+    assert_eq!(world.rpc(&basic, "ping", json!({})).await.status, 401);
+}
+
+#[tokio::test]
+async fn hosts_and_origins_of_others_are_turned_away_before_anything_is_read() {
+    let world = world().await;
+    let port = world.address.port();
+    let mut told = String::new();
+    for (name, value) in [
+        ("Host", "evil.example.com".to_string()),
+        ("Host", format!("localhost:{port}")),
+        ("Host", "[::1]:9".into()),
+        ("Host", "127.0.0.1.evil.example.com".into()),
+        ("Origin", "http://evil.example.com".into()),
+        ("Origin", "null".into()),
+        ("Origin", format!("http://127.0.0.1:{port}")),
+        ("Origin", "http://localhost".into()),
+        ("Origin", "http://localhost.evil.example.com".into()),
+    ] {
+        let answer = world.rpc(&a().with(name, &value), "ping", json!({})).await;
+        told += &format!("{name} {}: {}\n", value.replace(&port.to_string(), "PORT"), answer.status);
+    }
+    expect![[r#"
+        Host evil.example.com: 403
+        Host localhost:PORT: 200
+        Host [::1]:9: 200
+        Host 127.0.0.1.evil.example.com: 403
+        Origin http://evil.example.com: 403
+        Origin null: 403
+        Origin http://127.0.0.1:PORT: 200
+        Origin http://localhost: 200
+        Origin http://localhost.evil.example.com: 403
+    "#]]
+    .assert_eq(&told);
+}
+
+// ------------------------------------------------------------------ the two eras
+
+#[tokio::test]
+async fn initialize_answers_the_revision_asked_for_or_the_newest_with_sessions() {
+    let world = world().await;
+    let mut told = String::new();
+    for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28", "1999-01-01"] {
+        let hello = json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
+        let answer = world.rpc(&a(), "initialize", hello).await;
+        let version_told = answer.json()["result"]["protocolVersion"].as_str().unwrap().to_string();
+        let session = a().with("Mcp-Session-Id", &answer.headers["mcp-session-id"]);
+        let done = world.post(&session, "/mcp", r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
+        let with_header = world.rpc(&session.clone().with("MCP-Protocol-Version", &version_told), "ping", json!({})).await;
+        let without = world.rpc(&session, "ping", json!({})).await;
+        told += &format!("{version}: {version_told}, {}, {} {}, {}\n", done.status, with_header.status, with_header.text, without.status);
+    }
+    expect![[r#"
+        2024-11-05: 2024-11-05, 202, 200 {"jsonrpc":"2.0","id":1,"result":{}}, 200
+        2025-03-26: 2025-03-26, 202, 200 {"jsonrpc":"2.0","id":1,"result":{}}, 200
+        2025-06-18: 2025-06-18, 202, 200 {"jsonrpc":"2.0","id":1,"result":{}}, 200
+        2025-11-25: 2025-11-25, 202, 200 {"jsonrpc":"2.0","id":1,"result":{}}, 200
+        2026-07-28: 2025-11-25, 202, 200 {"jsonrpc":"2.0","id":1,"result":{}}, 200
+        1999-01-01: 2025-11-25, 202, 200 {"jsonrpc":"2.0","id":1,"result":{}}, 200
+    "#]]
+    .assert_eq(&told);
+}
+
+#[tokio::test]
+async fn a_session_is_served_by_any_gateway_of_the_cluster_and_to_its_caller_only() {
+    let world = world().await;
+    let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
+    let session = world.rpc(&a(), "initialize", hello).await.headers["mcp-session-id"].clone();
+    let other = gateway(&world.fake, 5_000).await;
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    let mut told = String::new();
+    for (what, caller, session) in [
+        ("its caller", a(), session.clone()),
+        ("another caller", b(), session.clone()),
+        ("nobody", nobody(), session.clone()),
+        ("a changed one", a(), session.replace("q1.e", "q1.f")),
+        ("a cut one", a(), session[..session.len() - 2].into()),
+        ("nonsense", a(), "abc".into()),
+    ] {
+        let caller = caller.with("Mcp-Session-Id", &session);
+        told +=
+            &format!("{what}: {} {}\n", world.post(&caller, "/mcp", ping).await.status, post(other, &caller, "/mcp", ping).await.status);
+    }
+    told += &format!("none at all: {}\n", world.post(&a(), "/mcp", ping).await.status);
+    expect![[r#"
+        its caller: 200 200
+        another caller: 404 404
+        nobody: 404 404
+        a changed one: 404 404
+        a cut one: 404 404
+        nonsense: 404 404
+        none at all: 200
+    "#]]
+    .assert_eq(&told);
+    let principal = world.ok(&b(), "resolve_principal", json!({ "session_id": session })).await;
+    assert_eq!((&principal["principal"]["passport_id"], &principal["principal"]["resolved_via"]), (&json!("agent-a"), &json!("session")));
+    let foreign = world.call(&by("token-other"), "resolve_principal", json!({ "session_id": session })).await.told();
+    assert!(foreign.contains("NOT_FOUND"), "{foreign}");
+}
+
+fn stateless(method: &str, params: Value) -> (Caller, Value) {
+    let mut params = params;
+    params["_meta"] = json!({ "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {} });
+    let mut caller = a().with("MCP-Protocol-Version", "2026-07-28").with("Mcp-Method", method);
+    if let Some(name) = params["name"].as_str() {
+        caller = caller.with("Mcp-Name", name);
+    }
+    (caller, json!({ "jsonrpc": "2.0", "id": "x", "method": method, "params": params }))
+}
+
+#[tokio::test]
+async fn a_stateless_request_is_checked_against_its_headers() {
+    let world = world().await;
+    let (caller, list) = stateless("tools/list", json!({}));
+    let (named, call) = stateless("tools/call", json!({ "name": "get_agent_identity", "arguments": {} }));
+    let mut unlisted = list.clone();
+    unlisted["params"]["_meta"].as_object_mut().unwrap().remove("io.modelcontextprotocol/clientCapabilities");
+    let mut old = list.clone();
+    old["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2030-01-01".into();
+    let mut bare = list.clone();
+    bare["params"].as_object_mut().unwrap().remove("_meta");
+    let mut notice = list.clone();
+    notice.as_object_mut().unwrap().remove("id");
+    notice["method"] = "notifications/cancelled".into();
+    let without =
+        |name: &str| Caller { headers: named.headers.iter().filter(|(known, _)| known != name).cloned().collect(), ..named.clone() };
+    let (pinger, ping) = stateless("ping", json!({}));
+    let mut told = String::new();
+    for (what, caller, message) in [
+        ("call", named.clone(), &call),
+        ("call, name in base64", named.clone().with("Mcp-Name", "=?base64?Z2V0X2FnZW50X2lkZW50aXR5?="), &call),
+        ("call, other name", named.clone().with("Mcp-Name", "store_fact"), &call),
+        ("call, no name", without("Mcp-Name"), &call),
+        ("call, no method", without("Mcp-Method"), &call),
+        ("call, other method", named.clone().with("Mcp-Method", "tools/list"), &call),
+        ("call, no version header", without("MCP-Protocol-Version"), &call),
+        ("call, other version header", named.clone().with("MCP-Protocol-Version", "2025-11-25"), &call),
+        ("list, no capabilities", caller.clone(), &unlisted),
+        ("list, unknown version", caller.clone().with("MCP-Protocol-Version", "2030-01-01"), &old),
+        ("list, no _meta", caller.clone(), &bare),
+        ("ping, which is gone", pinger, &ping),
+        ("notification", caller.clone().with("Mcp-Method", "notifications/cancelled"), &notice),
+        ("call with a session id, which is ignored", named.clone().with("Mcp-Session-Id", "abc"), &call),
+    ] {
+        let answer = world.post(&caller, "/mcp", &message.to_string()).await;
+        let text = if answer.text.is_empty() { answer.status.to_string() } else { answer.told() };
+        told += &format!("{what}: {text}\n");
+    }
+    expect![[r#"
+        call: 200 {"content":[{"type":"text","text":"{\"agent_name\":\"agent-a\"}"}],"structuredContent":{"agent_name":"agent-a"},"resultType":"complete"}
+        call, name in base64: 200 {"content":[{"type":"text","text":"{\"agent_name\":\"agent-a\"}"}],"structuredContent":{"agent_name":"agent-a"},"resultType":"complete"}
+        call, other name: 400 error -32020: the header `Mcp-Name` is `store_fact` and the tool `get_agent_identity`
+        call, no name: 400 error -32020: the header `Mcp-Name` is missing
+        call, no method: 400 error -32020: the header `Mcp-Method` is missing
+        call, other method: 400 error -32020: the header `Mcp-Method` is `tools/list` and the method `tools/call`
+        call, no version header: 400 error -32020: the header `MCP-Protocol-Version` is missing
+        call, other version header: 400 error -32020: the header `MCP-Protocol-Version` is `2025-11-25` and `_meta` says `2026-07-28`
+        list, no capabilities: 400 error -32602: `_meta` needs `io.modelcontextprotocol/clientCapabilities`, an object
+        list, unknown version: 400 error -32022: protocol version `2030-01-01` is not supported; 2026-07-28 is, and older ones by `initialize`
+        list, no _meta: 400 error -32602: `_meta` needs `io.modelcontextprotocol/protocolVersion`, a string
+        ping, which is gone: 404 error -32601: there is no method `ping`
+        notification: 202
+        call with a session id, which is ignored: 200 {"content":[{"type":"text","text":"{\"agent_name\":\"agent-a\"}"}],"structuredContent":{"agent_name":"agent-a"},"resultType":"complete"}
+    "#]].assert_eq(&told);
+
+    let listed = world.post(&caller, "/mcp", &list.to_string()).await.json()["result"].clone();
+    assert_eq!((&listed["resultType"], &listed["ttlMs"], &listed["cacheScope"]), (&json!("complete"), &json!(60_000), &json!("public")));
+    let names: Vec<&str> = listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, profile::EVERYDAY);
+    let unsupported = world.post(&caller.clone().with("MCP-Protocol-Version", "2030-01-01"), "/mcp", &old.to_string()).await;
+    assert_eq!(unsupported.json()["error"]["data"], json!({ "supported": ["2026-07-28"], "requested": "2030-01-01" }));
+    let (caller, discover) = stateless("server/discover", json!({}));
+    let discovered = world.post(&caller, "/mcp", &discover.to_string()).await;
+    assert!(!discovered.headers.contains_key("mcp-session-id"));
+    let mut discovered = discovered.json()["result"].clone();
+    discovered["instructions"] = "...".into();
+    expect![[r#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"instructions":"...","ttlMs":60000,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"quorate","title":"Quorate","version":"0.1.0"}}}"#]].assert_eq(&discovered.to_string());
+}
+
+// ------------------------------------------------------------------ bad input
+
+#[tokio::test]
+async fn bad_requests_are_told_apart() {
+    let world = world().await;
+    let deep = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{}{}}}", "{\"a\":[".repeat(500), "]}".repeat(500));
+    let huge = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{{\"a\":\"{}\"}}}}", "x".repeat(1 << 20));
+    let old = a().with("MCP-Protocol-Version", "2025-03-26");
+    let mut told = String::new();
+    for (what, caller, body) in [
+        ("no JSON", a(), "{"),
+        ("an empty body", a(), ""),
+        ("a NUL", a(), "\u{0}"),
+        ("deep JSON", a(), &deep),
+        ("a huge body", a(), &huge),
+        ("plain text", a().with("Content-Type", "text/plain"), r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#),
+        ("a charset", a().with("Content-Type", "application/json; charset=utf-8"), r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#),
+        ("jsonrpc 1.0", a(), r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#),
+        ("a null id", a(), r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#),
+        ("an object as id", a(), r#"{"jsonrpc":"2.0","id":{},"method":"ping"}"#),
+        ("a fraction as id", a(), r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#),
+        ("params as list", a(), r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#),
+        ("no method", a(), r#"{"jsonrpc":"2.0","id":1}"#),
+        ("an answer of the client", a(), r#"{"jsonrpc":"2.0","id":1,"result":{}}"#),
+        ("a notification", a(), r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#),
+        ("an unknown method", a(), r#"{"jsonrpc":"2.0","id":1,"method":"resources/list"}"#),
+        ("an unknown tool", a(), r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nope"}}"#),
+        ("no tool", a(), r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}"#),
+        ("a false cursor", a(), r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"abc"}}"#),
+        ("a false version", a().with("MCP-Protocol-Version", "1999"), r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#),
+        ("initialize without version", a(), r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#),
+        ("a batch of today", a().with("MCP-Protocol-Version", "2025-11-25"), r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#),
+        ("an empty batch", old.clone(), "[]"),
+    ] {
+        let answer = world.post(&caller, "/mcp", body).await;
+        let text = if answer.text.is_empty() { answer.status.to_string() } else { answer.told() };
+        told += &format!("{what}: {text}\n");
+    }
+    let batch = r#"[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/initialized"},{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":"b","method":"tools/call","params":{"name":"get_agent_identity"}},7]"#;
+    told += &format!("a batch: {}\n", world.post(&old, "/mcp", batch).await.text);
+    for method in ["GET", "DELETE", "PUT"] {
+        let answer = http(world.address, method, "/mcp", &[], "").await;
+        told += &format!("{method}: {} Allow: {}\n", answer.status, answer.headers["allow"]);
+    }
+    told += &format!("elsewhere: {}\n", http(world.address, "GET", "/nope", &[], "").await.status);
+    expect![[r#"
+        no JSON: 400 error -32700: this is no JSON: EOF while parsing an object at line 1 column 1
+        an empty body: 400 error -32700: this is no JSON: EOF while parsing a value at line 1 column 0
+        a NUL: 400 error -32700: this is no JSON: expected value at line 1 column 1
+        deep JSON: 400 error -32700: the JSON is nested deeper than 64 levels
+        a huge body: 413 error -32600: the request has 1048634 bytes or more, and the limit is 1048576. Nothing was written.
+        plain text: 415 error -32600: send `Content-Type: application/json`
+        a charset: 200 {}
+        jsonrpc 1.0: 400 error -32600: `jsonrpc` has to be "2.0"
+        a null id: 400 error -32600: `id` has to be a string or an integer
+        an object as id: 400 error -32600: `id` has to be a string or an integer
+        a fraction as id: 400 error -32600: `id` has to be a string or an integer
+        params as list: 400 error -32600: `params` has to be an object
+        no method: 400 error -32600: `method` has to be a string
+        an answer of the client: 202
+        a notification: 202
+        an unknown method: 200 error -32601: there is no method `resources/list`
+        an unknown tool: 200 error -32602: unknown tool: `nope`; `tools/list` shows the names, and `find_tools` more of them
+        no tool: 200 error -32602: `tools/call` needs `name`, a string
+        a false cursor: 200 error -32602: this `cursor` is none of ours: list from the start, without one
+        a false version: 400 error -32022: protocol version `1999` is not supported
+        initialize without version: 200 error -32602: `initialize` needs `protocolVersion`, a string
+        a batch of today: 400 error -32600: 2025-11-25 has no batches: send one message a request
+        an empty batch: 400 error -32600: a batch has 1 to 50 messages, not 0
+        a batch: [{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","id":1,"error":{"code":-32600,"message":"the same `id` stands twice in this batch"}},{"jsonrpc":"2.0","id":"b","result":{"content":[{"type":"text","text":"{\"agent_name\":\"agent-a\"}"}],"structuredContent":{"agent_name":"agent-a"}}},{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"a message is a JSON object"}}]
+        GET: 405 Allow: POST
+        DELETE: 405 Allow: POST
+        PUT: 405 Allow: POST
+        elsewhere: 404
+    "#]].assert_eq(&told);
+}
+
+#[tokio::test]
+async fn bad_arguments_are_refused_with_the_rule_and_what_to_do() {
+    let world = world().await;
+    let fact = |name: &str, value: Value| {
+        let mut fact = json!({ "entity": "e", "key": "k", "value": "v" });
+        fact[name] = value;
+        fact
+    };
+    let mut told = String::new();
+    for (tool, arguments) in [
+        ("store_fact", fact("colour", "red".into())),
+        ("store_fact", json!({ "entity": "e" })),
+        ("store_fact", fact("value", 5.into())),
+        ("store_fact", fact("value", Value::Null)),
+        ("store_fact", fact("value", "x".repeat(16_385).into())),
+        ("store_fact", fact("value", "é".repeat(16_000).into())),
+        ("store_fact", fact("entity", "".into())),
+        ("store_fact", fact("confidence", 1.5.into())),
+        ("store_fact", fact("horizon_class", "forever".into())),
+        ("store_fact", fact("supersedes", json!(["a", 5]))),
+        ("store_fact", fact("idempotency_key", "".into())),
+        ("store_fact", fact("idempotency_key", "k".repeat(129).into())),
+        ("store_fact", fact("fencing_token", json!(-1))),
+        ("query_facts", json!({ "as_of": "yesterday" })),
+        ("query_facts", json!({ "idempotency_key": "x" })),
+        ("list_entities", json!([])),
+        ("list_entities", json!({ "limit": 0 })),
+        ("get_agent_identity", json!({ "a": 1, "b": 2 })),
+        ("session_checkpoint", json!({ "session_id": "s", "token_budget": 0 })),
+        ("session_checkpoint", json!({ "session_id": "s", "token_budget": 2 })),
+        ("approval_request", json!({ "action_summary": "x", "risk_tier": "high", "scope": "default" })),
+        ("punch_in", json!({ "resource": "file://../a", "holder_passport": "agent-a" })),
+        ("punch_in", json!({ "resource": "file://a\u{0}b", "holder_passport": "agent-a" })),
+        ("force_release", json!({ "punchcard_id": "pc_1", "confirm": false })),
+        ("save_session", json!({ "session_id": "s", "state": { "a": "x".repeat(20_000) } })),
+        ("save_session", json!({ "session_id": "s", "state": { "a": "x".repeat(1_000_000) } })),
+    ] {
+        told += &format!("{tool}: {}\n", world.call(&by("token-operator"), tool, arguments).await.told());
+    }
+    expect![[r#"
+        store_fact: 200 -32602 wrote=no `store_fact` does not know the argument `colour`. Nothing was written. `store_fact` takes `entity`, `key`, `value`, `source_receipt`, `confidence`, `private`, `horizon_class`, `freshness_horizon`, `supersedes`, `idempotency_key` and `fencing_token`.
+        store_fact: 200 -32602 wrote=no `store_fact` needs `key` and `value`. Nothing was written. `store_fact` takes `entity`, `key`, `value`, `source_receipt`, `confidence`, `private`, `horizon_class`, `freshness_horizon`, `supersedes`, `idempotency_key` and `fencing_token`.
+        store_fact: 200 -32602 wrote=no `value` must be a string, not a number. Nothing was written. Correct it and call `store_fact` again.
+        store_fact: 200 -32602 wrote=no `value` must be a string, not null. Nothing was written. Correct it and call `store_fact` again.
+        store_fact: 200 -32602 wrote=no `value` is 16385 characters long, and the limit is 16384. Nothing was written. Correct it and call `store_fact` again.
+        store_fact: 200 -32602 wrote=no `value` is 32000 bytes long, and the limit is 16384 bytes. Nothing was written. Shorten `value` to 16384 bytes, or split it over several calls.
+        store_fact: 200 -32602 wrote=no `entity` must not be empty. Nothing was written. Correct `entity` and call again.
+        store_fact: 200 -32602 wrote=no `confidence` is 1.5, and the most is 1. Nothing was written. Correct it and call `store_fact` again.
+        store_fact: 200 -32602 wrote=no `horizon_class` must be one of `volatile`, `medium`, `stable` and `none`. Nothing was written. Correct it and call `store_fact` again.
+        store_fact: 200 -32602 wrote=no `supersedes.1` must be a string, not a number. Nothing was written. Correct it and call `store_fact` again.
+        store_fact: 200 -32602 wrote=no `idempotency_key` must have at least 1 characters. Nothing was written. Correct it and call `store_fact` again.
+        store_fact: 200 -32602 wrote=no `idempotency_key` is 129 characters long, and the limit is 128. Nothing was written. Correct it and call `store_fact` again.
+        store_fact: 200 -32602 wrote=no `fencing_token` is -1, and the least is 0. Nothing was written. Correct it and call `store_fact` again.
+        query_facts: 200 -32602 wrote=no `as_of` is no instant: `yesterday`. Nothing was written. Send RFC 3339 with an offset, such as `2026-11-30T12:00:00Z`.
+        query_facts: 200 -32602 wrote=no `query_facts` does not know the argument `idempotency_key`. Nothing was written. `query_facts` takes `query`, `entity`, `entity_prefix`, `key`, `top_k`, `token_budget`, `include_superseded`, `as_of`, `min_effective_confidence` and `cursor`.
+        list_entities: 200 -32602 wrote=no the arguments are no JSON object. Nothing was written. Send an object such as {}.
+        list_entities: 200 -32602 wrote=no `limit` is 0, and the least is 1. Nothing was written. Correct it and call `list_entities` again.
+        get_agent_identity: 200 -32602 wrote=no `get_agent_identity` does not know the arguments `a` and `b`. Nothing was written. `get_agent_identity` takes no arguments.
+        session_checkpoint: 200 -32602 wrote=no `token_budget` is 0, and the least is 1. Nothing was written. Correct it and call `session_checkpoint` again.
+        session_checkpoint: 200 -32602 wrote=no the checkpoint has 10 tokens, and `token_budget` allows 2. Nothing was written. Shorten it, or allow more.
+        approval_request: 200 -32602 wrote=no `approval_request` needs `token_budget`. Nothing was written. Say how many tokens the act may cost; 0 will do.
+        punch_in: 200 -32602 wrote=no `resource` leaves its root with `..`. Nothing was written. Correct `resource` and call again.
+        punch_in: 200 -32602 wrote=no `resource` must not hold NUL or other control characters. Nothing was written. Correct `resource` and call again.
+        force_release: 200 -32602 wrote=no `confirm` must be true: this takes the card from its holder. Nothing was written. Correct `confirm` and call again.
+        save_session: 200 -32602 wrote=no `state` is 20008 bytes long, and the limit is 16384 bytes. Nothing was written. Shorten `state` to 16384 bytes, or split it over several calls.
+        save_session: 200 -32602 wrote=no the arguments have 1000068 bytes, and the limit is 983040. Nothing was written. Shorten them, or split them over several calls.
+    "#]].assert_eq(&told);
+}
+
+// ------------------------------------------------------------------ the tools
+
+/// Calls every tool in a sensible order; each answer has to fit the tool's own `outputSchema`.
+#[tokio::test]
+async fn every_answer_fits_its_schema() {
+    let world = world().await;
+    let (operator, catalog) = (by("token-operator"), everything());
+    let mut called = std::collections::BTreeSet::new();
+    let mut run = async |caller: &Caller, tool: &'static str, arguments: Value| {
+        called.insert(tool);
+        let facts = world.ok(caller, tool, arguments).await;
+        let validator = jsonschema::validator_for(&catalog.find(tool).unwrap().output).unwrap();
+        let problems: Vec<String> = validator.iter_errors(&facts).map(|error| format!("{error} at {}", error.instance_path())).collect();
+        assert_eq!(problems, Vec::<String>::new(), "{tool}: {facts}");
+        facts
+    };
+    let fact = run(&a(), "store_fact", json!({ "entity": "svc:api", "key": "owner", "value": "platform" })).await;
+    run(&a(), "store_fact", json!({ "entity": "svc:api", "key": "owner", "value": "core", "confidence": 0.5, "horizon_class": "stable" }))
+        .await;
+    let rows = run(&a(), "query_facts", json!({ "entity": "svc:api", "include_superseded": true, "min_effective_confidence": 0.9 })).await;
+    assert!(rows["filtered_below_threshold"].is_u64(), "{rows}");
+    run(&a(), "fact_history", json!({ "entity": "svc:api", "key": "owner" })).await;
+    run(&a(), "list_entities", json!({})).await;
+    run(&a(), "delete_fact", json!({ "fact_id": fact["fact_id"] })).await;
+
+    let saved = run(&a(), "save_session", json!({ "session_id": "s", "state": { "title": "t" } })).await;
+    let stale = world.call(&a(), "save_session", json!({ "session_id": "s", "state": {}, "expected_revision": 1 })).await.told();
+    assert!(stale.contains("-32004"), "{stale} after {saved}");
+    run(
+        &a(),
+        "session_checkpoint",
+        json!({ "session_id": "c", "token_budget": 500, "decisions": [1, "b"], "test_status": null, "objective": "o" }),
+    )
+    .await;
+    let checkpoint = run(&a(), "get_session", json!({ "session_id": "c" })).await;
+    assert_eq!(checkpoint["state"], json!({ "schema": "crux.session_checkpoint.v1", "objective": "o", "decisions": [1, "b"] }));
+    run(&a(), "archive_session", json!({ "session_id": "s", "reason": "done" })).await;
+    run(&a(), "list_sessions", json!({ "include_archived": true })).await;
+    run(&a(), "unarchive_session", json!({ "session_id": "s" })).await;
+    run(&a(), "delete_session", json!({ "session_id": "s" })).await;
+
+    run(&a(), "get_agent_identity", json!({})).await;
+    run(&a(), "resolve_principal", json!({ "passport_id": "operator" })).await;
+    let own = run(&a(), "resolve_principal", json!({})).await;
+    assert_eq!(own["principal"]["tenant_id"], "default");
+
+    let asked =
+        run(&a(), "approval_request", json!({ "action_summary": "drop", "risk_tier": "high", "scope": "default", "token_budget": 0 }))
+            .await;
+    let waiting =
+        http(world.address, "GET", "/v1/approvals?status=pending", &[("Authorization".into(), "Bearer token-operator".into())], "").await;
+    assert_eq!(waiting.json()["approvals"][0]["request_id"], asked["request_id"]);
+    let decided = run(&operator, "approval_decide", json!({ "request_id": asked["request_id"], "decision": "approve" })).await;
+    let receipt = run(&a(), "receipt_verify", json!({ "receipt_id": decided["receipt_id"] })).await;
+    assert_eq!((&receipt["verified"], &receipt["errors"]), (&json!(true), &json!([])), "{receipt}");
+    assert!(receipt["report"]["body"].is_object(), "the body reads as JSON: {receipt}");
+    let foreign = run(&by("token-other"), "receipt_verify", json!({ "receipt_id": decided["receipt_id"] })).await;
+    let nowhere = run(&by("token-other"), "receipt_verify", json!({ "receipt_id": "ad_nope" })).await;
+    assert_eq!((&foreign["verified"], &foreign["errors"]), (&json!(false), &json!(["NOT_FOUND"])), "{foreign}");
+    assert_eq!(foreign.to_string().replace(decided["receipt_id"].as_str().unwrap(), "ID"), nowhere.to_string().replace("ad_nope", "ID"));
+
+    let lease = json!({ "resource": "file://src/lib.rs", "holder_passport": "agent-a", "ttl_ms": 60_000 });
+    let card = run(&a(), "punch_in", lease.clone()).await;
+    let again = run(&a(), "punch_in", lease).await;
+    assert_eq!((&card["renewed"], &again["renewed"], &again["fencing_token"]), (&json!(false), &json!(true), &card["fencing_token"]));
+    let seen = run(&b(), "check_punchcard", json!({ "resource": "tree://src" })).await;
+    assert_eq!((&seen["held_by_other"], &seen["enforce"], &seen["holder_passport"]), (&json!(true), &json!(true), &json!("agent-a")));
+    let free = run(&b(), "check_punchcard", json!({ "resource": "file://other", "max_staleness_ms": 1000 })).await;
+    assert_eq!((&free["holder_passport"], &free["mode"], &free["expires_at_unix_ms"]), (&Value::Null, &Value::Null, &Value::Null));
+    run(&b(), "list_punchcards", json!({ "status": "held" })).await;
+    run(&a(), "punch_out", json!({ "resource": "file://src/./lib.rs", "holder_passport": "agent-a", "release_commit_sha": "abc" })).await;
+    let stuck = run(&a(), "punch_in", json!({ "resource": "service://x", "holder_passport": "agent-a", "reason": "why" })).await;
+    run(&operator, "force_release", json!({ "punchcard_id": stuck["id"], "confirm": true, "reason": "gone" })).await;
+
+    let found = run(&a(), "find_tools", json!({ "query": "archive a session" })).await;
+    assert_eq!(found["tools"][0]["name"], "archive_session");
+    let through = run(&a(), "call_tool", json!({ "name": "list_entities" })).await;
+    assert!(through["entities"].is_array());
+    let all: std::collections::BTreeSet<&str> = catalog.entries().iter().map(|entry| entry.name).collect();
+    assert_eq!(called, all, "every tool was called");
+}
+
+#[tokio::test]
+async fn a_refusal_names_holder_and_next_step_over_mcp_and_http() {
+    let world = world().await;
+    world.ok(&a(), "punch_in", json!({ "resource": "file://a", "holder_passport": "agent-a" })).await;
+    let ask = json!({ "resource": "file://a", "holder_passport": "agent-b" });
+    let answer = world.call(&b(), "punch_in", ask.clone()).await;
+    let told = answer.told();
+    assert!(told.starts_with(r#"200 "HELD" wrote=no `file://a` is held by `agent-a` for another "#), "{told}");
+    assert!(
+        told.ends_with(
+            "Nothing was written. Call `punch_in` with `wait_ms` to queue, work on something else, or ask `agent-a` to punch out."
+        ),
+        "{told}"
+    );
+    let problem = world.post(&b(), "/v1/tools/crux/punch_in", &ask.to_string()).await;
+    assert_eq!((problem.status, problem.headers["content-type"].as_str()), (409, "application/problem+json"));
+    assert!(problem.headers.contains_key("retry-after"));
+    let problem = problem.json();
+    assert_eq!((&problem["code"], &problem["wrote"], &problem["data"]["holder"]), (&json!("HELD"), &json!("no"), &json!("agent-a")));
+    assert_eq!(problem["detail"], problem["message"]);
+    let facts = world.post(&a(), "/v1/tools/crux/get_agent_identity", "").await;
+    assert_eq!((facts.status, facts.text.as_str()), (200, r#"{"agent_name":"agent-a"}"#));
+}
+
+#[tokio::test]
+async fn a_key_gives_one_effect_from_argument_meta_or_header() {
+    let world = world().await;
+    let fact = json!({ "entity": "e", "key": "k", "value": "v" });
+    let mut keyed = fact.clone();
+    keyed["idempotency_key"] = "once".into();
+    let first = world.ok(&a(), "store_fact", keyed.clone()).await;
+    let by_meta = world
+        .rpc(&a(), "tools/call", json!({ "name": "store_fact", "arguments": fact, "_meta": { "io.quorate/idempotency-key": "once" } }))
+        .await;
+    let by_header = world.post(&a().with("Idempotency-Key", "\"once\""), "/v1/tools/crux/store_fact", &fact.to_string()).await;
+    assert_eq!((&by_meta.json()["result"]["structuredContent"], &by_header.json()), (&first, &first));
+    let mut other = keyed.clone();
+    other["value"] = "w".into();
+    let told = world.call(&a(), "store_fact", other).await.told();
+    assert!(told.contains("IDEMPOTENCY_CONFLICT"), "{told}");
+    let both = world.post(&a().with("Idempotency-Key", "twice"), "/v1/tools/crux/store_fact", &keyed.to_string()).await;
+    assert_eq!(both.status, 400, "{}", both.text);
+    let versions = world.ok(&a(), "fact_history", json!({ "entity": "e", "key": "k" })).await;
+    assert_eq!(versions["versions"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_queued_caller_gets_the_card_when_it_is_free_or_leaves_without() {
+    let world = world().await;
+    let lease = |who: &str| json!({ "resource": "file://a", "holder_passport": who });
+    world.ok(&a(), "punch_in", lease("agent-a")).await;
+    let mut wait = lease("agent-b");
+    wait["wait_ms"] = 300.into();
+    let told = world.call(&b(), "punch_in", wait.clone()).await.told();
+    assert!(told.starts_with(r#"200 "HELD" wrote=no `file://a` is still held by `agent-a` after a wait of"#), "{told}");
+    wait["wait_ms"] = 10_000.into();
+    let caller = b();
+    let (waited, _) = tokio::join!(world.call(&caller, "punch_in", wait), async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        world.ok(&a(), "punch_out", lease("agent-a")).await;
+    });
+    let card = &waited.json()["result"]["structuredContent"];
+    assert_eq!((&card["holder_passport"], &card["status"]), (&json!("agent-b"), &json!("held")), "{}", waited.told());
+}
+
+#[tokio::test]
+async fn no_card_is_granted_to_a_caller_that_hung_up_while_it_queued() {
+    let world = world().await;
+    let lease = |who: &str| json!({ "resource": "file://a", "holder_passport": who });
+    world.ok(&a(), "punch_in", lease("agent-a")).await;
+    let mut wait = lease("agent-b");
+    wait["wait_ms"] = 60_000.into();
+    let caller = b();
+    let left = tokio::time::timeout(Duration::from_millis(300), world.call(&caller, "punch_in", wait)).await;
+    assert!(left.is_err(), "the caller hung up");
+    world.fake.proposals();
+    until(async || !world.fake.proposals().is_empty()).await;
+    world.ok(&a(), "punch_out", lease("agent-a")).await;
+    let held = world.ok(&b(), "list_punchcards", json!({ "status": "held" })).await;
+    assert_eq!(held["count"], 0, "{held}");
+}
+
+// ------------------------------------------------------------------ when nodes fail
+
+#[tokio::test]
+async fn a_write_finds_the_leader_and_keeps_its_request_id() {
+    let world = world_of(3).await;
+    let store = |n: u32| json!({ "entity": "e", "key": "k", "value": n.to_string(), "idempotency_key": format!("key-{n}") });
+    world.ok(&a(), "store_fact", store(1)).await;
+    world.fake.proposals();
+
+    // Another node leads, and the old one says so.
+    world.fake.elect(2);
+    world.ok(&a(), "store_fact", store(2)).await;
+    let proposals = world.fake.proposals();
+    assert!(proposals.iter().all(|(_, id)| id == "key-2") && proposals.last().unwrap().0 == 2, "{proposals:?}");
+
+    // The leader decides and the answer is lost.
+    world.fake.fault(2, Fault::LosesAnswer);
+    let fact = world.ok(&a(), "store_fact", store(3)).await;
+    assert_eq!(fact["version"], 3);
+    let proposals = world.fake.proposals();
+    assert!(proposals.len() >= 2 && proposals.iter().all(|(_, id)| id == "key-3"), "{proposals:?}");
+
+    // The leader hangs, and another one is elected a while later.
+    world.fake.fault(2, Fault::Hangs);
+    let caller = a();
+    let start = Instant::now();
+    let (fact, ()) = tokio::join!(world.ok(&caller, "store_fact", store(4)), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        world.fake.elect(3);
+    });
+    assert_eq!(fact["version"], 4);
+    assert!(start.elapsed() < Duration::from_secs(3), "it took {:?}", start.elapsed());
+    let proposals = world.fake.proposals();
+    assert!(proposals.iter().all(|(_, id)| id == "key-4") && proposals.last().unwrap().0 == 3, "{proposals:?}");
+
+    // Reads go round the node that hangs.
+    for _ in 0..6 {
+        let start = Instant::now();
+        world.ok(&a(), "list_entities", json!({})).await;
+        assert!(start.elapsed() < Duration::from_secs(1), "a read took {:?}", start.elapsed());
+    }
+    // An overloaded leader is asked again, and not left.
+    world.fake.heal();
+    world.fake.fault(3, Fault::Overloaded);
+    let caller = a();
+    let (fact, ()) = tokio::join!(world.ok(&caller, "store_fact", store(5)), async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        world.fake.heal();
+    });
+    assert_eq!(fact["version"], 5);
+    assert_eq!(world.ok(&a(), "fact_history", json!({ "entity": "e", "key": "k" })).await["versions"].as_array().unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn without_a_leader_it_is_said_whether_anything_was_written() {
+    let fake = Fake::start(3).await;
+    let address = gateway(&fake, 1_000).await;
+    let world = World { fake, address };
+    world.ok(&a(), "list_entities", json!({})).await;
+    let fact = json!({ "entity": "e", "key": "k", "value": "v" });
+    for node in 1..=3 {
+        world.fake.fault(node, Fault::Lost);
+    }
+    let nobody_leads = world.call(&a(), "store_fact", fact.clone()).await.told();
+    assert!(nobody_leads.starts_with(r#"200 "UNAVAILABLE" wrote=no the cluster can't take writes now"#), "{nobody_leads}");
+    for node in 1..=3 {
+        world.fake.fault(node, Fault::Hangs);
+    }
+    // The token is believed for two seconds from the first call on, so these come in time.
+    let (checked, stored) = (
+        world.call(&a(), "check_punchcard", json!({ "resource": "file://a" })).await,
+        world.post(&a(), "/v1/tools/crux/store_fact", &fact.to_string()).await,
+    );
+    let told = if checked.status == 200 { checked.told() } else { String::new() };
+    assert!(checked.status == 503 || told.contains(r#""UNKNOWN""#), "{told}");
+    assert!(matches!(stored.status, 503 | 504), "{}", stored.text);
+    world.fake.heal();
+    world.ok(&a(), "check_punchcard", json!({ "resource": "file://a" })).await;
+    let page = http(world.address, "GET", "/metrics", &[], "").await.text;
+    assert!(page.contains("quorate_gateway_calls_total{tool=\"store_fact\",outcome=\"unavailable\"} "), "{page}");
+}
+
+#[tokio::test]
+async fn a_gateway_without_a_cluster_says_that_it_is_not_ready() {
+    let config =
+        Config { listen: "127.0.0.1:0".into(), nodes: vec!["127.0.0.1:1".into()], session_key: "00".repeat(32), ..Config::default() };
+    let gateway = Gateway::bind(config).await.unwrap();
+    let address = gateway.address();
+    tokio::spawn(gateway.serve(std::future::pending()));
+    assert_eq!(http(address, "GET", "/livez", &[], "").await.status, 200);
+    let ready = http(address, "GET", "/readyz?verbose", &[], "").await;
+    assert_eq!((ready.status, &ready.json()["reasons"]), (503, &json!(["no_node", "no_leader"])));
+}
+
+#[test]
+fn settings_that_can_not_work_stop_the_start() {
+    let good = Config { nodes: vec!["127.0.0.1:1".into()], session_key: "00".repeat(32), ..Config::default() };
+    let told = |config: Config| config.check().err().map_or("fine".into(), |error| error.to_string());
+    let mut all = String::new();
+    for config in [
+        good.clone(),
+        Config { listen: "0.0.0.0:1".into(), ..good.clone() },
+        Config { listen: "here".into(), ..good.clone() },
+        Config { nodes: Vec::new(), ..good.clone() },
+        Config { session_key: "secret".into(), ..good.clone() },
+        Config { call_deadline_ms: 1, ..good.clone() },
+        Config { calls_max: 0, ..good.clone() },
+    ] {
+        all += &(told(config) + "\n");
+    }
+    check(
+        &all,
+        expect![[r#"
+        fine
+        `listen` is no loopback address: 0.0.0.0:1; this version has no TLS and tokens would cross the network in the clear; use 127.0.0.1 behind a TLS proxy
+        `listen` is no address such as 127.0.0.1:7400: `here`
+        `nodes` names no node; give the gRPC address of one at least
+        `session_key` has to be 32 bytes in hex, 64 digits; 6 characters were given
+        `call_deadline_ms` is 1,000 to 300,000, not 1
+        `calls_max` is 1 or more, not 0
+    "#]],
+    );
+}
+
+fn check(told: &str, expected: Expect) {
+    expected.assert_eq(told);
+}
+
+#[tokio::test]
+async fn running_calls_are_finished_when_the_gateway_is_asked_to_stop() {
+    let fake = Fake::start(1).await;
+    let config = Config { listen: "127.0.0.1:0".into(), nodes: fake.addresses(), session_key: "00".repeat(32), ..Config::default() };
+    let gateway = Gateway::bind(config).await.unwrap();
+    let address = gateway.address();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let served = tokio::spawn(gateway.serve(async {
+        let _ = stopped.await;
+    }));
+    until(async || http(address, "GET", "/readyz", &[], "").await.status == 200).await;
+    let world = World { fake, address };
+    world.ok(&a(), "punch_in", json!({ "resource": "file://a", "holder_passport": "agent-a" })).await;
+    let waiting = b();
+    let (told, ended) = tokio::join!(
+        world.call(&waiting, "punch_in", json!({ "resource": "file://a", "holder_passport": "agent-b", "wait_ms": 600 })),
+        async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            stop.send(()).unwrap();
+            served.await.unwrap()
+        }
+    );
+    assert!(told.told().contains("still held"), "{}", told.told());
+    assert!(ended.is_ok());
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}

@@ -1,0 +1,64 @@
+//! What a node needs to be told. Every field can stand in the file, in the environment (`QUORATE_NODE_` and its name) or among
+//! the flags.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Configuration of one node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The node's id: 1 or more, never used twice in the life of a cluster.
+    pub node_id: u64,
+    /// The cluster that the node belongs to. Nodes with another id refuse to talk to it.
+    pub cluster_id: String,
+    /// Folder of the replica. It belongs to one node of one cluster for ever.
+    pub data: PathBuf,
+    /// Address that gateways and other nodes reach, such as `127.0.0.1:7401`. Loopback only: links are not encrypted yet.
+    pub grpc: String,
+    /// Address of health and metrics, such as `127.0.0.1:7501`. Loopback only.
+    pub http: String,
+    /// Secret that nodes and gateways show to each other. Without it any local process could speak for any caller.
+    pub cluster_secret: Option<String>,
+    /// Signs receipts: an Ed25519 secret key, 32 bytes in hex, the same on every node.
+    pub receipt_key: String,
+    /// Between heartbeats of an idle leader, in ms; 100 by default, at most a third of the election timeout. Higher finds a dead
+    /// leader later and brings one lost packet near an election; lower is noise.
+    pub heartbeat_ms: u64,
+    /// Lower end of the random part of the election timeout, in ms. By default it is chosen at the start: 300, or ten times the
+    /// 99th percentile of an fsync where that is more. One that is set and lower than those ten fsyncs is refused, since a busy
+    /// disk would then look like a dead leader.
+    pub election_timeout_min_ms: Option<u64>,
+    /// Upper end of it, and the time for which a leader's followers vote for nobody else, in ms; by default five thirds of the
+    /// lower end. Close together the nodes often tie; far apart a dead leader is missed for long.
+    pub election_timeout_max_ms: Option<u64>,
+    /// Applied entries that stay in the log for followers that come back; 50,000 by default. One that is further behind gets a
+    /// whole snapshot; more takes disk.
+    pub log_entries_kept: u64,
+    /// Proposals that may wait on the leader; 8,192 by default. Over it callers are told to come again; more makes them wait
+    /// longer for that answer.
+    pub queue_proposals_max: usize,
+    /// Stop in order when standard input closes: for a supervisor whose children must not outlive it.
+    pub stop_on_stdin_close: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            node_id: 0,
+            cluster_id: String::new(),
+            data: PathBuf::new(),
+            grpc: String::new(),
+            http: String::new(),
+            cluster_secret: None,
+            receipt_key: String::new(),
+            heartbeat_ms: 100,
+            election_timeout_min_ms: None,
+            election_timeout_max_ms: None,
+            log_entries_kept: 50_000,
+            queue_proposals_max: 8_192,
+            stop_on_stdin_close: false,
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Health and metrics of a node, over HTTP.
+//!
+//! * `/livez`: the process answers. Never red for a full disk or a lost quorum: a restart would not help.
+//! * `/readyz`: this node can serve; with `?verbose`, why not, as stable words.
+//! * `/metrics`: Prometheus text.
+
+use std::fmt::Write;
+
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use quorate_proto::cluster::StatusResponse;
+use quorate_raft::RaftNode;
+use serde_json::json;
+
+/// The routes.
+pub fn routes(raft: RaftNode) -> Router {
+    Router::new().route("/livez", get(|| async { "ok\n" })).route("/readyz", get(readyz)).route("/metrics", get(metrics)).with_state(raft)
+}
+
+async fn readyz(State(raft): State<RaftNode>, RawQuery(query): RawQuery) -> Response {
+    let status = raft.status();
+    let code = if status.not_ready.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let verbose = query.is_some_and(|query| query.split('&').any(|part| part == "verbose" || part.starts_with("verbose=")));
+    if !verbose {
+        return (code, if code == StatusCode::OK { "ok\n" } else { "not ready\n" }).into_response();
+    }
+    let body = json!({
+        "ready": status.not_ready.is_empty(), "reasons": status.not_ready, "role": status.role, "term": status.term,
+        "leader": status.leader_id, "applied": status.applied, "last_log": status.last_log,
+    });
+    (code, Json(body)).into_response()
+}
+
+async fn metrics(State(raft): State<RaftNode>) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], exposition(&raft.status())).into_response()
+}
+
+fn exposition(status: &StatusResponse) -> String {
+    let mut text = String::new();
+    let mut add = |name: &str, kind: &str, help: &str, value: u64| {
+        // Writing to a String can't fail.
+        let _ = write!(text, "# HELP quorate_{name} {help}\n# TYPE quorate_{name} {kind}\nquorate_{name} {value}\n");
+    };
+    add("term", "gauge", "Current Raft term.", status.term);
+    add("is_leader", "gauge", "1 on the leader.", u64::from(status.role == "leader"));
+    add("ready", "gauge", "1 when /readyz is green.", u64::from(status.not_ready.is_empty()));
+    add("last_log_index", "gauge", "Index of the last entry in the log.", status.last_log);
+    add("committed_index", "gauge", "Index of the last committed entry.", status.committed);
+    add("applied_index", "gauge", "Index of the last applied entry: the revision of the state.", status.applied);
+    add("snapshot_index", "gauge", "Index of the last entry in the last snapshot.", status.snapshot);
+    add("purged_index", "gauge", "Index of the last entry purged from the log.", status.purged);
+    add("lease_clock_ms", "gauge", "The lease clock, in ms.", status.lease_now_ms);
+    add("log_fsyncs_total", "counter", "Fsyncs of the log.", status.log_fsyncs);
+    add("log_entries_total", "counter", "Entries written to the log.", status.log_entries);
+    add("log_fsync_p99_microseconds", "gauge", "99th percentile of the log's recent fsyncs.", status.log_fsync_p99_us);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_has_help_type_and_one_value() {
+        let text = exposition(&StatusResponse { term: 7, role: "leader".into(), ..Default::default() });
+        assert!(text.contains("\nquorate_is_leader 1\n"));
+        assert!(text.contains("quorate_term 7\n"));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len() % 3, 0);
+        for metric in lines.chunks(3) {
+            assert!(
+                metric[0].starts_with("# HELP ") && metric[1].starts_with("# TYPE ") && metric[2].starts_with("quorate_"),
+                "{metric:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The life of a node process: check, start, serve, stop.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use quorate_proto::REQUEST_BYTES_MAX;
+use quorate_proto::cluster::cluster_server::ClusterServer;
+use quorate_proto::secret::Want;
+use quorate_raft::{Address, RaftNode};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+use crate::Config;
+use crate::health;
+use crate::service::ClusterService;
+use crate::sign::Signer;
+
+/// How a node ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// It was asked to stop, and handed its leadership on first.
+    Stopped,
+    /// Its configuration, its folder or its disk is not fit; starting it again as it is can't help.
+    Refused(String),
+    /// The engine stopped by itself: storage failed or an entry could not be applied. The reason is in the log.
+    EngineStopped(String),
+}
+
+/// A connection that says nothing for so long is asked whether it is still there, and has as long to answer.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// Calls under way have so long to end once the node stops.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Runs a node until `stop` is done or the engine stops.
+///
+/// `may_create` lets it make its data folder; without that an empty folder is refused, since a wiped disk under an old id has
+/// forgotten its votes.
+pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()>) -> Ended {
+    let signer = match check(&config, may_create) {
+        Ok(signer) => signer,
+        Err(why) => return Ended::Refused(why),
+    };
+    // Bound before anything is started, so that a taken port shows at once and no peer finds a closed door.
+    let (grpc, http) = match (bind(&config.grpc).await, bind(&config.http).await) {
+        (Ok(grpc), Ok(http)) => (grpc, http),
+        (Err(why), _) | (_, Err(why)) => return Ended::EngineStopped(why),
+    };
+    let raft = match RaftNode::start(engine(&config)).await {
+        Ok(raft) => raft,
+        Err(error) if error.is_final() => return Ended::Refused(chain(&error)),
+        Err(error) => return Ended::EngineStopped(chain(&error)),
+    };
+    tracing::info!(node = config.node_id, grpc = config.grpc, http = config.http, "node serves");
+
+    let (end, ended) = watch::channel(false);
+    let served = {
+        let want = Want::new(config.cluster_secret.clone());
+        let cluster = ClusterServer::new(ClusterService::new(raft.clone(), signer))
+            .max_decoding_message_size(REQUEST_BYTES_MAX)
+            .max_encoding_message_size(4 * REQUEST_BYTES_MAX);
+        let router = Server::builder()
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE))
+            .add_service(InterceptedService::new(cluster, want.clone()))
+            .add_service(InterceptedService::new(raft.service().into_server(), want));
+        let incoming = TcpIncoming::from(grpc).with_nodelay(Some(true));
+        tokio::spawn(router.serve_with_incoming_shutdown(incoming, until(ended.clone())))
+    };
+    let health = tokio::spawn(axum::serve(http, health::routes(raft.clone())).with_graceful_shutdown(until(ended)).into_future());
+
+    let outcome = tokio::select! {
+        () = stop => Ended::Stopped,
+        why = raft.stopped() => Ended::EngineStopped(why),
+    };
+    // The engine goes first, while the doors are open: a successor has to be able to talk to this node.
+    raft.shutdown().await;
+    end.send_replace(true);
+    // What does not end by itself, a watcher's stream say, ends with the process.
+    let _ = tokio::time::timeout(DRAIN, async { tokio::join!(served, health) }).await;
+    outcome
+}
+
+async fn until(mut ended: watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is the end as well.
+    let _ = ended.wait_for(|ended| *ended).await;
+}
+
+/// What can be refused before anything is touched.
+fn check(config: &Config, may_create: bool) -> Result<Signer, String> {
+    if config.node_id == 0 {
+        return Err("node_id is missing; give each node one of its own, 1 or more".into());
+    }
+    if config.cluster_id.is_empty() {
+        return Err("cluster_id is missing; give all nodes of a cluster the same".into());
+    }
+    if config.data.as_os_str().is_empty() {
+        return Err("data is missing; name the folder of the replica".into());
+    }
+    for (field, address) in [("grpc", &config.grpc), ("http", &config.http)] {
+        let parsed: SocketAddr = address.parse().map_err(|_| format!("{field} is `{address}`; write it as 127.0.0.1:7401"))?;
+        if !parsed.ip().is_loopback() {
+            return Err(format!("{field} is {address}: links are not encrypted yet, so a node listens on loopback only"));
+        }
+    }
+    let empty = std::fs::read_dir(&config.data).map_or(true, |mut entries| entries.next().is_none());
+    if empty && !may_create {
+        return Err(format!(
+            "{} is empty: the disk of node {} was wiped or is not mounted. Its identity is lost with it, and an empty disk must not vote \
+             under an old id, so this node stays out while the others go on: mount the right disk and start it again (a node that was \
+             never started before needs --new)",
+            config.data.display(),
+            config.node_id
+        ));
+    }
+    Signer::from_hex(&config.receipt_key)
+}
+
+async fn bind(address: &str) -> Result<TcpListener, String> {
+    TcpListener::bind(address).await.map_err(|error| format!("cannot listen on {address}: {error}"))
+}
+
+fn engine(config: &Config) -> quorate_raft::Config {
+    let address = Address { grpc: config.grpc.clone(), http: config.http.clone() };
+    let mut engine = quorate_raft::Config::new(config.data.clone(), config.cluster_id.clone(), config.node_id, address);
+    engine.cluster_secret = config.cluster_secret.clone();
+    engine.heartbeat_ms = config.heartbeat_ms;
+    if let Some(min_ms) = config.election_timeout_min_ms {
+        engine.election_timeout_ms_min = min_ms;
+        engine.election_timeout_ms_max = min_ms * 5 / 3;
+        engine.election_timeout_adapts = false;
+    }
+    if let Some(max_ms) = config.election_timeout_max_ms {
+        engine.election_timeout_ms_max = max_ms;
+        engine.election_timeout_adapts = false;
+    }
+    engine.log_entries_kept = config.log_entries_kept;
+    engine.queue_max = config.queue_proposals_max;
+    engine
+}
+
+/// An error and all its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(data: &std::path::Path) -> Config {
+        Config {
+            node_id: 1,
+            cluster_id: "c".into(),
+            data: data.into(),
+            grpc: "127.0.0.1:0".into(),
+            http: "127.0.0.1:0".into(),
+            receipt_key: "07".repeat(32),
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn an_empty_folder_under_an_old_id_is_refused_with_the_way_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let why = check(&config(folder.path()), false).err().expect("refused");
+        assert!(why.contains("node 1 was wiped") && why.contains("mount the right disk"), "{why}");
+        assert!(check(&config(folder.path()), true).is_ok());
+    }
+
+    #[test]
+    fn an_address_that_others_can_reach_is_refused_without_encryption() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = Config { grpc: "0.0.0.0:7401".into(), ..config(folder.path()) };
+        assert!(check(&open, true).err().expect("refused").contains("loopback only"));
+    }
+
+    #[test]
+    fn a_key_of_another_length_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let short = Config { receipt_key: "07".into(), ..config(folder.path()) };
+        assert_eq!(check(&short, true).err().expect("refused"), "the receipt key has 1 bytes, not 32");
+    }
+}

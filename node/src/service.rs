@@ -1,0 +1,282 @@
+//! The `Cluster` service: what gateways and operators ask of a node.
+//!
+//! Each method checks what came over the wire, hands it to the engine, and puts the outcome back on the wire. A request that
+//! can't be read is the caller's fault (`invalid_argument`); storage that fails is this node's (`internal`), and the engine
+//! stops for it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::Stream;
+use quorate_domain::machine::Call;
+use quorate_domain::receipt::ReceiptView;
+use quorate_domain::{Command, Principal, Query, Refusal, RequestId, Revision, Tier, UnixMs, codec, event};
+use quorate_proto::cluster as wire;
+use quorate_proto::cluster::cluster_server::Cluster;
+use quorate_raft::{Address, Consistency, ProposeError, RaftNode, ReadError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use crate::sign::Signer;
+
+/// A call whose caller named no deadline is answered by then.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Watchers of one node. Each holds a task and a small buffer.
+const WATCHERS_MAX: usize = 4_096;
+/// Events in one message to a watcher.
+const EVENTS_PER_MESSAGE: usize = 256;
+/// Messages that a slow watcher may have waiting; then its reads of the log wait, and nothing is dropped.
+const WATCH_BUFFER: usize = 16;
+/// An idle watcher hears so often how far the state is.
+const WATCH_PROGRESS: Duration = Duration::from_secs(5);
+/// Queries that may read the state at once. They run on threads of their own, since RocksDB blocks.
+const QUERIES_AT_ONCE: usize = 64;
+
+/// The service. Clones share the node.
+#[derive(Clone)]
+pub struct ClusterService {
+    raft: RaftNode,
+    signer: Arc<Signer>,
+    watchers: Arc<Semaphore>,
+    queries: Arc<Semaphore>,
+}
+
+impl ClusterService {
+    pub fn new(raft: RaftNode, signer: Signer) -> Self {
+        Self {
+            raft,
+            signer: Arc::new(signer),
+            watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
+            queries: Arc::new(Semaphore::new(QUERIES_AT_ONCE)),
+        }
+    }
+}
+
+/// The authenticated caller, as the gateway resolved it. Only holders of the cluster secret get here.
+fn principal(caller: Option<wire::Caller>) -> Result<Principal, Status> {
+    let caller = caller.ok_or_else(|| Status::invalid_argument("the request names no caller"))?;
+    let tier = Tier::parse(&caller.tier).ok_or_else(|| Status::invalid_argument(format!("`{}` is no tier", caller.tier)))?;
+    Ok(Principal { tenant: caller.tenant, passport: caller.passport, tier, scopes: caller.scopes.into_iter().collect() })
+}
+
+fn garbled(error: codec::DecodeError) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+/// When the caller stops waiting: its gRPC deadline, or the default.
+fn deadline<T>(request: &Request<T>) -> Instant {
+    let told = request.metadata().get("grpc-timeout").and_then(|value| value.to_str().ok()).and_then(parse_timeout);
+    Instant::now() + told.unwrap_or(DEADLINE).min(Duration::from_secs(60))
+}
+
+/// Reads gRPC's form of a time-out: at most eight digits and a unit.
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let amount: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    match unit {
+        "H" => Some(Duration::from_secs(amount * 3_600)),
+        "M" => Some(Duration::from_secs(amount * 60)),
+        "S" => Some(Duration::from_secs(amount)),
+        "m" => Some(Duration::from_millis(amount)),
+        "u" => Some(Duration::from_micros(amount)),
+        "n" => Some(Duration::from_nanos(amount)),
+        _ => None,
+    }
+}
+
+fn refusal_bytes(refusal: &Refusal) -> Bytes {
+    codec::encode(refusal).into()
+}
+
+#[tonic::async_trait]
+impl Cluster for ClusterService {
+    async fn propose(&self, request: Request<wire::ProposeRequest>) -> Result<Response<wire::ProposeResponse>, Status> {
+        let deadline = deadline(&request);
+        let request = request.into_inner();
+        let command: Command = codec::decode(&request.command).map_err(garbled)?;
+        let call = Call {
+            caller: principal(request.caller)?,
+            request: RequestId { id: request.request_id, issued_at: UnixMs(request.issued_at_unix_ms), keyed: request.keyed },
+            under: request.fencing_token.map(Revision),
+            command,
+        };
+        let result = match self.raft.propose(call, deadline).await {
+            Ok(decided) => {
+                use wire::decided::Outcome;
+                let outcome = match decided.outcome {
+                    Ok(reply) => Outcome::Reply(reply.into()),
+                    Err(refusal) => Outcome::Refusal(refusal_bytes(&refusal)),
+                };
+                let decided = wire::Decided { revision: decided.revision.0, replayed: decided.replayed, outcome: Some(outcome) };
+                wire::propose_response::Result::Decided(decided)
+            }
+            Err(ProposeError::NotLeader { leader_id, leader_grpc }) => {
+                wire::propose_response::Result::NotLeader(wire::NotLeader { leader_id: Some(leader_id), leader_grpc })
+            }
+            Err(ProposeError::Unavailable(unavailable)) => wire::propose_response::Result::Unavailable(unavailable.into()),
+        };
+        Ok(Response::new(wire::ProposeResponse { result: Some(result) }))
+    }
+
+    async fn read(&self, request: Request<wire::ReadRequest>) -> Result<Response<wire::ReadResponse>, Status> {
+        use wire::read_request::Consistency as Asked;
+        let deadline = deadline(&request);
+        let request = request.into_inner();
+        let caller = principal(request.caller)?;
+        let query: Query = codec::decode(&request.query).map_err(garbled)?;
+        let consistency = match request.consistency {
+            None | Some(Asked::Linearizable(_)) => Consistency::Linearizable,
+            Some(Asked::AtLeast(at_least)) => Consistency::AtLeast(Revision(at_least.revision)),
+            Some(Asked::Stale(stale)) => Consistency::Stale { age_max: Duration::from_millis(stale.max_age_ms) },
+        };
+        let permit = self.permit(&self.queries, deadline).await?;
+        let at = match self.raft.read(consistency, deadline).await {
+            Ok(at) => at,
+            Err(ReadError::Unavailable(unavailable)) => {
+                let result = wire::read_response::Result::Unavailable(unavailable.into());
+                return Ok(Response::new(wire::ReadResponse { result: Some(result) }));
+            }
+            Err(ReadError::Storage(error)) => return Err(fault(&error)),
+        };
+        let signer = Arc::clone(&self.signer);
+        let served = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            serve(&signer, query, caller, at)
+        });
+        let served = served.await.map_err(|error| Status::internal(format!("the query did not end: {error}")))?;
+        let result = wire::read_response::Result::Served(served.map_err(|error| fault(&error))?);
+        Ok(Response::new(wire::ReadResponse { result: Some(result) }))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<wire::WatchResponse, Status>> + Send>>;
+
+    async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let request = request.into_inner();
+        let caller = principal(request.caller)?;
+        let permit = Arc::clone(&self.watchers)
+            .try_acquire_owned()
+            .map_err(|_| Status::resource_exhausted(format!("this node serves {WATCHERS_MAX} watchers already; try another")))?;
+        let (sender, receiver) = mpsc::channel(WATCH_BUFFER);
+        tokio::spawn(feed(self.raft.clone(), caller.tenant, Revision(request.since_revision), sender, permit));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn status(&self, _: Request<wire::StatusRequest>) -> Result<Response<wire::StatusResponse>, Status> {
+        Ok(Response::new(self.raft.status()))
+    }
+
+    async fn init(&self, request: Request<wire::InitRequest>) -> Result<Response<wire::InitResponse>, Status> {
+        let members = request.into_inner().members.into_iter().map(|member| (member.id, Address { grpc: member.grpc, http: member.http }));
+        let done = self.raft.init(members.collect()).await;
+        Ok(Response::new(wire::InitResponse { error: done.err().map(|error| error.to_string()).unwrap_or_default() }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<wire::TransferLeaderRequest>,
+    ) -> Result<Response<wire::TransferLeaderResponse>, Status> {
+        let done = self.raft.transfer_leader(request.into_inner().to).await;
+        Ok(Response::new(wire::TransferLeaderResponse { error: done.err().map(|error| error.to_string()).unwrap_or_default() }))
+    }
+}
+
+impl ClusterService {
+    async fn permit(&self, of: &Arc<Semaphore>, deadline: Instant) -> Result<OwnedSemaphorePermit, Status> {
+        let permit = tokio::time::timeout_at(deadline.into(), Arc::clone(of).acquire_owned()).await;
+        match permit {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(Status::resource_exhausted("this node serves as many queries as it can; try another or later")),
+        }
+    }
+}
+
+/// The caller learns that this node failed; the reason is for the node's log.
+fn fault(error: &quorate_domain::StorageError) -> Status {
+    tracing::error!(error = error as &dyn std::error::Error, "storage failed while serving");
+    Status::internal("this node's storage failed")
+}
+
+fn serve(signer: &Signer, query: Query, caller: Principal, at: quorate_raft::ReadAt) -> Result<wire::Served, quorate_domain::StorageError> {
+    use wire::served::Outcome;
+    let stamp = at.stamp(caller);
+    let (is_receipt, revision) = (matches!(query, Query::GetReceipt(_)), at.revision.0);
+    let outcome = match query.run(&at.view, &stamp)? {
+        Ok(answer) if is_receipt => Outcome::Answer(signed(signer, &answer)?.into()),
+        Ok(answer) => Outcome::Answer(answer.into()),
+        Err(refusal) => Outcome::Refusal(refusal_bytes(&refusal)),
+    };
+    let age_ms = at.age.map_or(0, |age| age.as_millis() as u64);
+    Ok(wire::Served { revision, age_ms, outcome: Some(outcome) })
+}
+
+/// A receipt's signature is made when it is shown: Ed25519 is deterministic, so it need not be stored.
+fn signed(signer: &Signer, answer: &[u8]) -> Result<Vec<u8>, quorate_domain::StorageError> {
+    let mut receipt: ReceiptView =
+        codec::decode(answer).map_err(|error| quorate_domain::StorageError::new("a receipt just read", error))?;
+    signer.sign(&mut receipt);
+    Ok(codec::encode(&receipt))
+}
+
+/// Sends a tenant's events to one watcher, in order and without a gap, until it goes away.
+async fn feed(
+    raft: RaftNode,
+    tenant: String,
+    mut since: Revision,
+    to: mpsc::Sender<Result<wire::WatchResponse, Status>>,
+    _permit: OwnedSemaphorePermit,
+) {
+    use wire::watch_response::Result as Sent;
+    let mut applied = raft.applied();
+    loop {
+        let through = Revision(*applied.borrow_and_update());
+        let (state, of) = (Arc::clone(raft.state()), tenant.clone());
+        let found = tokio::task::spawn_blocking(move || event::watch(&*state, &of, since, EVENTS_PER_MESSAGE)).await;
+        let message = match found {
+            Ok(Ok(event::Watched::Compacted { through })) => Sent::CompactedThrough(through.0),
+            Ok(Ok(event::Watched::Events(events))) if !events.is_empty() => {
+                since = events.last().map_or(since, |event| event.revision);
+                Sent::Events(wire::Events { events: events.into_iter().map(on_wire).collect() })
+            }
+            Ok(Ok(event::Watched::Events(_))) => {
+                let more = tokio::time::timeout(WATCH_PROGRESS, applied.changed()).await;
+                match more {
+                    Ok(Ok(())) if !to.is_closed() => continue,
+                    Err(_) => Sent::ProgressRevision(through.0),
+                    _ => return,
+                }
+            }
+            Ok(Err(error)) => {
+                let _ = to.send(Err(fault(&error))).await;
+                return;
+            }
+            Err(_) => return,
+        };
+        let last = matches!(message, Sent::CompactedThrough(_));
+        if to.send(Ok(wire::WatchResponse { result: Some(message) })).await.is_err() || last {
+            return;
+        }
+    }
+}
+
+fn on_wire(event: event::Event) -> wire::Event {
+    let body = codec::encode(&event.about).into();
+    wire::Event { revision: event.revision.0, kind: event.kind, id: event.id, body }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grpc_timeout_is_read_in_every_unit_and_nonsense_is_not() {
+        assert_eq!(parse_timeout("2S"), Some(Duration::from_secs(2)));
+        assert_eq!(parse_timeout("1500m"), Some(Duration::from_millis(1_500)));
+        assert_eq!(parse_timeout("3M"), Some(Duration::from_secs(180)));
+        for nonsense in ["", "S", "12", "1x", "-1S", "123456789S", "é"] {
+            assert_eq!(parse_timeout(nonsense), None, "{nonsense}");
+        }
+    }
+}

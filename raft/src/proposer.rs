@@ -1,0 +1,307 @@
+//! From a call to an entry: the one task that proposes.
+//!
+//! Calls wait in two bounded lanes: leases (which must not starve, or their holders lose what they hold) before everything
+//! else. While this node leads, one task takes them out, stamps each with the wall clock and with what it adds to the lease
+//! clock, and submits them in that order and for that term, so that no time is counted twice or out of order. openraft
+//! writes what it finds submitted as one group. An idle cluster gets a tick.
+//!
+//! A proposal ends in one of these ways, told apart for its caller: decided; refused before it was submitted (nothing was
+//! written); or submitted without an answer (it may have been written, and its retry finds out).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ClientWriteError, Fatal as OpenraftFatal, ForwardReason, ForwardToLeader};
+use quorate_domain::machine::{Body, Call, Decided, Entry};
+use quorate_domain::{Command, codec};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, timeout_at};
+
+use crate::clock::{self, LeaseMark};
+use crate::config::Config;
+use crate::types::{MetricsReceiver, Proposal, Raft, Reply, TypeConfig, WriteResult};
+use crate::unavailable::{ProposeError, Reason, Unavailable};
+
+/// How long a new leader waits for the first answer of a quorum before it refuses what waits.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Places in the pipeline that only leases may take.
+const RESERVED_FOR_LEASES: usize = 512;
+
+/// Where a proposal waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    Leases,
+    Calls,
+}
+
+impl Lane {
+    /// Leases, and what ends them, go first.
+    pub fn of(command: &Command) -> Self {
+        match command {
+            Command::PunchIn(_) | Command::PunchOut(_) | Command::LeaveQueue(_) | Command::ForceRelease(_) => Lane::Leases,
+            _ => Lane::Calls,
+        }
+    }
+}
+
+/// Takes proposals. Clones share the lanes.
+#[derive(Clone)]
+pub struct Proposer {
+    raft: Raft,
+    leases: mpsc::Sender<Queued>,
+    calls: mpsc::Sender<Queued>,
+    queue_age_ms_max: u64,
+    pipeline: Arc<Pipeline>,
+}
+
+type Answer = Result<WriteResult, ProposeError>;
+
+struct Queued {
+    call: Call,
+    since: Instant,
+    /// The caller's view of it: see [`WAITING`].
+    state: Arc<AtomicU8>,
+    to: oneshot::Sender<Answer>,
+}
+
+/// In a lane: its caller may still take it back.
+const WAITING: u8 = 0;
+/// Handed to openraft: the outcome is the log's.
+const SUBMITTED: u8 = 1;
+/// Taken back.
+const ABANDONED: u8 = 2;
+
+/// How much is under way in Raft.
+#[derive(Default)]
+struct Pipeline {
+    under_way: AtomicUsize,
+    freed: Notify,
+}
+
+/// A proposal's place in the pipeline, free again when it is dropped.
+pub struct Place(Option<Arc<Pipeline>>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(pipeline) = &self.0 {
+            pipeline.under_way.fetch_sub(1, Ordering::AcqRel);
+            pipeline.freed.notify_one();
+        }
+    }
+}
+
+impl Proposer {
+    pub fn start(raft: Raft, config: &Config) -> Self {
+        let (leases, leases_queue) = mpsc::channel(config.queue_max);
+        let (calls, calls_queue) = mpsc::channel(config.queue_max);
+        let pipeline = Arc::<Pipeline>::default();
+        let task = Task {
+            raft: raft.clone(),
+            metrics: raft.metrics(),
+            leases: leases_queue,
+            calls: calls_queue,
+            pipeline: Arc::clone(&pipeline),
+            in_flight_max: config.in_flight_max,
+            queue_age_max: Duration::from_millis(config.queue_age_ms_max),
+            lease: config.lease(),
+            tick: Duration::from_millis(config.tick_ms),
+            mark: LeaseMark::default(),
+            led_since: None,
+            last: Instant::now(),
+        };
+        tokio::spawn(task.run());
+        Self { raft, leases, calls, queue_age_ms_max: config.queue_age_ms_max, pipeline }
+    }
+
+    /// Has the log decide a call. Answers by `deadline`.
+    pub async fn propose(&self, call: Call, deadline: Instant) -> Result<Decided, ProposeError> {
+        self.raft.as_leader().map_err(not_leader)?;
+        let lane = match Lane::of(&call.command) {
+            Lane::Leases => &self.leases,
+            Lane::Calls => &self.calls,
+        };
+        let (to, answer) = oneshot::channel();
+        let state = Arc::new(AtomicU8::new(WAITING));
+        let queued = Queued { call, since: Instant::now(), state: Arc::clone(&state), to };
+        lane.try_send(queued).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => self.overloaded("the queue of proposals is full"),
+            mpsc::error::TrySendError::Closed(_) => stopping(),
+        })?;
+        match timeout_at(deadline.into(), answer).await {
+            Ok(Ok(answer)) => decided(answer),
+            // Dropped unanswered, by openraft or with the task: what was submitted may stand in the log.
+            Ok(Err(_)) => Err(Unavailable { maybe_written: state.load(Ordering::Acquire) == SUBMITTED, ..stopping() }.into()),
+            Err(_) => {
+                let taken_back = state.compare_exchange(WAITING, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_ok();
+                let timeout = Unavailable::new(Reason::Timeout, "the log did not decide before the deadline", 100);
+                Err(Unavailable { maybe_written: !taken_back, ..timeout }.into())
+            }
+        }
+    }
+
+    /// Proposals that are under way in Raft.
+    pub fn under_way(&self) -> usize {
+        self.pipeline.under_way.load(Ordering::Relaxed)
+    }
+
+    fn overloaded(&self, detail: &str) -> Unavailable {
+        Unavailable::new(Reason::Overloaded, detail, self.queue_age_ms_max)
+    }
+}
+
+fn stopping() -> Unavailable {
+    Unavailable::new(Reason::Stopping, "the node stops", 1_000)
+}
+
+fn decided(answer: Answer) -> Result<Decided, ProposeError> {
+    match answer? {
+        Ok(response) => match response.data {
+            Some(decided) => Ok(decided),
+            None => unreachable!("the state machine answers every call"),
+        },
+        Err(ClientWriteError::ForwardToLeader(forward)) => Err(not_leader(forward)),
+        Err(ClientWriteError::LogEntryDiscarded(_)) => {
+            Err(Unavailable::new(Reason::NoLeader, "the leader changed while the log was deciding", 100).maybe_written().into())
+        }
+        Err(error @ (ClientWriteError::ChangeMembershipError(_) | ClientWriteError::PreconditionFailed(_))) => {
+            Err(Unavailable::new(Reason::NoLeader, error.to_string(), 100).maybe_written().into())
+        }
+    }
+}
+
+/// Nothing was written. A leader that has lost its quorum names nobody, so that callers don't go in circles.
+pub(crate) fn not_leader(forward: ForwardToLeader<TypeConfig>) -> ProposeError {
+    if forward.reason == ForwardReason::LeaseExpired {
+        return Unavailable::new(Reason::NoQuorum, "the leader does not hear from a quorum", 200).into();
+    }
+    match (forward.leader_id, forward.leader_node) {
+        (Some(leader_id), Some(address)) => ProposeError::NotLeader { leader_id, leader_grpc: address.grpc },
+        _ => Unavailable::new(Reason::NoLeader, "no leader is known", 100).into(),
+    }
+}
+
+/// The one task.
+struct Task {
+    raft: Raft,
+    metrics: MetricsReceiver,
+    leases: mpsc::Receiver<Queued>,
+    calls: mpsc::Receiver<Queued>,
+    pipeline: Arc<Pipeline>,
+    in_flight_max: usize,
+    queue_age_max: Duration,
+    lease: Duration,
+    tick: Duration,
+    mark: LeaseMark,
+    /// The term this node leads, and since when it has noticed.
+    led_since: Option<(u64, Instant)>,
+    /// When it last submitted something.
+    last: Instant,
+}
+
+enum Event {
+    Call(Queued),
+    Time,
+    End,
+}
+
+impl Task {
+    async fn run(mut self) {
+        let mut ticks = interval(self.tick / 5);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut server = self.raft.server_metrics();
+        loop {
+            let has_room = self.has_room(Lane::Calls);
+            let has_lease_room = self.has_room(Lane::Leases);
+            let event = tokio::select! {
+                biased;
+                Some(queued) = self.leases.recv(), if has_lease_room => Event::Call(queued),
+                Some(queued) = self.calls.recv(), if has_room => Event::Call(queued),
+                () = self.pipeline.freed.notified(), if !has_room => continue,
+                _ = ticks.tick() => Event::Time,
+                changed = server.changed() => match changed {
+                    Ok(()) => Event::Time,
+                    Err(_) => Event::End,
+                },
+            };
+            match event {
+                Event::Call(queued) => self.call(queued).await,
+                Event::Time => self.time_passes().await,
+                Event::End => return,
+            }
+        }
+    }
+
+    fn has_room(&self, lane: Lane) -> bool {
+        let limit = match lane {
+            Lane::Calls => self.in_flight_max,
+            Lane::Leases => self.in_flight_max + RESERVED_FOR_LEASES,
+        };
+        self.pipeline.under_way.load(Ordering::Acquire) < limit
+    }
+
+    /// The term in which this node leads with a quorum behind it.
+    fn leads(&mut self) -> Result<Option<u64>, ProposeError> {
+        let leader = self.raft.as_leader().map_err(not_leader)?;
+        let term = leader.term();
+        let (_, since) = match self.led_since {
+            Some(led) if led.0 == term => led,
+            _ => *self.led_since.insert((term, Instant::now())),
+        };
+        // openraft refuses what comes before a quorum has answered the new leader, which is a matter of milliseconds.
+        let is_new = leader.last_quorum_acked().is_none() && since.elapsed() < self.lease && !self.is_alone();
+        Ok((!is_new).then_some(term))
+    }
+
+    fn is_alone(&self) -> bool {
+        self.metrics.borrow_watched().membership_config.voter_ids().count() == 1
+    }
+
+    async fn call(&mut self, queued: Queued) {
+        let term = loop {
+            match self.leads() {
+                Ok(Some(term)) => break term,
+                Ok(None) => tokio::time::sleep(LOOK_AGAIN).await,
+                Err(error) => return refuse(queued, error),
+            }
+        };
+        if queued.since.elapsed() > self.queue_age_max {
+            let overloaded = Unavailable::new(Reason::Overloaded, "proposals wait too long", self.queue_age_max.as_millis() as u64);
+            return refuse(queued, overloaded.into());
+        }
+        if queued.state.compare_exchange(WAITING, SUBMITTED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return;
+        }
+        self.submit(term, Body::Call(queued.call), queued.to).await;
+    }
+
+    /// Ticks while nothing else moves the lease clock; the first one in a leadership starts its count.
+    async fn time_passes(&mut self) {
+        let known = self.led_since.map(|(term, _)| term);
+        let Ok(Some(term)) = self.leads() else { return };
+        if known == Some(term) && self.last.elapsed() < self.tick {
+            return;
+        }
+        let (to, _nobody_waits) = oneshot::channel();
+        self.submit(term, Body::Tick {}, to).await;
+    }
+
+    async fn submit(&mut self, term: u64, body: Body, to: oneshot::Sender<Answer>) {
+        self.last = Instant::now();
+        let entry = Entry { wall: clock::wall(), advance_ms: self.mark.advance_ms(term, clock::since_boot()), stamped_term: term, body };
+        self.pipeline.under_way.fetch_add(1, Ordering::AcqRel);
+        let reply = Reply { to, place: Place(Some(Arc::clone(&self.pipeline))) };
+        let proposal = Proposal(codec::encode(&entry).into());
+        // Only queues it. When openraft has stopped, the reply is dropped, which tells the caller.
+        let queued: Result<(), OpenraftFatal<TypeConfig>> = self.raft.write(proposal).with_leader(term).responder(reply).await;
+        if let Err(fatal) = queued {
+            tracing::warn!(%fatal, "cannot propose");
+        }
+    }
+}
+
+fn refuse(queued: Queued, error: ProposeError) {
+    // Whoever has given up in the meantime needs no reason.
+    let _ = queued.to.send(Err(error));
+}

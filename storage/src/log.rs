@@ -1,0 +1,654 @@
+//! The Raft log: entries, vote, committed and purged, in a database of their own.
+//!
+//! One thread writes. Callers change what reads see at once, queue the write and go on; the writer takes the whole queue, puts
+//! it into one batch, syncs once, and then calls back in the order of the calls. While one group syncs the next one gathers, so
+//! groups grow with the load and nobody waits for a timer. Invariants:
+//! * What a call wrote is readable when the call returns, and durable when its `done` is called.
+//! * Truncations, appends and votes reach the disk in the order of the calls.
+//! * Indexes follow each other without a hole, from the first after the last purged one.
+//! * Each value carries a checksum over its key and its bytes: a damaged or misplaced value is an error, never an entry.
+//! * After a failed write nothing is written or read again: the node can't know what is on its disk, and stops.
+
+mod sealed;
+mod view;
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use bytes::Bytes;
+use quorate_domain::StorageError;
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamily, DB, DBCompressionType, DBRecoveryMode, IteratorMode, Options, ReadOptions, WriteBatch,
+    WriteOptions,
+};
+
+use self::sealed::{index_of, seal, unseal};
+use self::view::{Change, Purged, Queued, View};
+use crate::probe::percentile;
+use crate::rocks::{self, failed};
+use crate::{durable, wal};
+
+const ENTRIES: &str = "entries";
+const META: &str = "meta";
+const VOTE: &[u8] = b"vote";
+const COMMITTED: &[u8] = b"committed";
+/// Index of the last purged entry (8 bytes, big-endian), then its log id as the caller gave it.
+const PURGED: &[u8] = b"purged";
+
+/// Called once, from the writer thread: when the write is durable, or has failed.
+pub type Done = Box<dyn FnOnce(Result<(), StorageError>) + Send>;
+
+/// How much memory a log may use.
+#[derive(Clone, Copy, Debug)]
+pub struct LogOptions {
+    /// Bytes of recent entries kept for reads, at least what is not yet written. Default 64 MiB. Too low, and every follower
+    /// that is a little behind makes the leader read its disk.
+    pub cache_bytes_max: usize,
+    /// Bytes that may wait for the writer; a call that comes when they do blocks. Default 64 MiB. Too low, and groups stay
+    /// small; too high, and a slow disk shows late.
+    pub queue_bytes_max: usize,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self { cache_bytes_max: 64 << 20, queue_bytes_max: 64 << 20 }
+    }
+}
+
+/// What the log did since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LogStats {
+    pub syncs: u64,
+    pub entries: u64,
+    /// Calls that shared one sync, on average.
+    pub calls_per_sync_mean: f64,
+    /// Of the last 4,096 groups: batch, write and sync.
+    pub sync_p50_us: u64,
+    pub sync_p99_us: u64,
+    /// Bytes waiting for the writer at this moment.
+    pub queued_bytes: usize,
+}
+
+/// The log of one node.
+pub struct LogStore {
+    shared: Arc<Shared>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl LogStore {
+    /// Opens the log in `dir`, or creates it there; refuses a damaged one.
+    pub fn open(dir: &Path, options: LogOptions) -> Result<Arc<Self>, StorageError> {
+        durable::create_dir(dir)?;
+        wal::check(dir)?;
+        let db = rocks::open(dir, database_options(), true, vec![(ENTRIES, entries_options()), (META, Options::default())])?;
+        let view = View::load(&db)?;
+        let shared = Arc::new(Shared {
+            db,
+            options,
+            view: Mutex::new(view),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            measured: Mutex::default(),
+            #[cfg(test)]
+            faults: tests::Faults::default(),
+        });
+        let of_writer = Arc::clone(&shared);
+        let writer = thread::Builder::new()
+            .name("quorate-log".into())
+            .spawn(move || write_until_closed(&of_writer))
+            .map_err(|error| StorageError::new("cannot start the log writer", error))?;
+        Ok(Arc::new(Self { shared, writer: Mutex::new(Some(writer)) }))
+    }
+
+    /// Adds entries behind the last one. An index that would leave a hole or overwrite an entry is a fault.
+    pub fn append(&self, entries: Vec<(u64, Bytes)>, done: Done) {
+        let bytes = entries.iter().map(|(_, entry)| entry.len()).sum();
+        self.enqueue(bytes, done, |view| {
+            view.append(&entries)?;
+            Ok(Change::Append(entries))
+        });
+    }
+
+    /// Deletes the entries above `index`, or all of them.
+    pub fn truncate_after(&self, index: Option<u64>, done: Done) {
+        self.enqueue(0, done, |view| {
+            let from = index.map_or(0, |index| index.saturating_add(1));
+            view.truncate_from(from);
+            Ok(Change::TruncateFrom(from))
+        });
+    }
+
+    /// Deletes the entries up to `index`, and keeps `last_purged` in their place. The log may end below `index`: then it is
+    /// empty, and goes on behind it.
+    pub fn purge_through(&self, index: u64, last_purged: Bytes, done: Done) {
+        self.enqueue(0, done, |view| {
+            Ok(if view.purge_through(index, &last_purged) { Change::Purge(Purged { index, log_id: last_purged }) } else { Change::Nothing })
+        });
+    }
+
+    pub fn save_vote(&self, vote: Bytes, done: Done) {
+        self.enqueue(0, done, |view| {
+            view.vote = Some(vote.clone());
+            Ok(Change::Vote(vote))
+        });
+    }
+
+    /// Kept in memory and written along with the next group: a crash may forget the newest, and Raft finds it again.
+    pub fn save_committed(&self, committed: Bytes) -> Result<(), StorageError> {
+        let mut view = self.shared.lock();
+        view.check_open()?;
+        view.committed = Some(committed);
+        view.committed_is_unwritten = true;
+        Ok(())
+    }
+
+    pub fn read_vote(&self) -> Result<Option<Bytes>, StorageError> {
+        self.look(|view| view.vote.clone())
+    }
+
+    pub fn read_committed(&self) -> Result<Option<Bytes>, StorageError> {
+        self.look(|view| view.committed.clone())
+    }
+
+    /// What the last `purge_through` left in place of the entries.
+    pub fn read_purged(&self) -> Result<Option<Bytes>, StorageError> {
+        self.look(|view| view.purged.as_ref().map(|purged| purged.log_id.clone()))
+    }
+
+    pub fn first_index(&self) -> Result<Option<u64>, StorageError> {
+        self.look(|view| view.bounds.map(|(first, _)| first))
+    }
+
+    pub fn last_index(&self) -> Result<Option<u64>, StorageError> {
+        self.look(|view| view.bounds.map(|(_, last)| last))
+    }
+
+    /// The entries of `range` that are there, in order and without a hole: at least one if there is one, and no more than fit
+    /// into `bytes_max`.
+    pub fn read(&self, range: Range<u64>, bytes_max: usize) -> Result<Vec<(u64, Bytes)>, StorageError> {
+        loop {
+            let (on_disk, cached, deletions) = {
+                let view = self.shared.lock();
+                view.check_readable()?;
+                let (on_disk, in_cache) = view.split(range.clone());
+                let cached = limited(view.cache.range(in_cache).map(|(&index, entry)| Ok((index, entry.clone()))), bytes_max)?;
+                (on_disk, cached, view.deletions)
+            };
+            if on_disk.is_empty() {
+                return Ok(cached);
+            }
+            #[cfg(test)]
+            self.shared.faults.before_disk_read();
+            let stored = self.shared.stored(on_disk.clone(), bytes_max);
+            if self.shared.lock().deletions != deletions {
+                // What was read may mix entries from before and after; deletions are rare, so the second try gets through.
+                continue;
+            }
+            let entries = stored?;
+            let stored_to_the_end = entries.last().is_some_and(|&(index, _)| index + 1 == on_disk.end);
+            let cached = if stored_to_the_end { cached } else { Vec::new() };
+            return limited(entries.into_iter().chain(cached).map(Ok), bytes_max);
+        }
+    }
+
+    /// Waits until everything queued before this call is durable.
+    pub fn flush(&self) -> Result<(), StorageError> {
+        let (sender, receiver) = mpsc::channel();
+        self.enqueue(0, Box::new(move |result| drop(sender.send(result))), |_| Ok(Change::Nothing));
+        receiver.recv().map_err(|error| StorageError::new("the log writer is gone", error))?
+    }
+
+    /// Writes what is queued, calls back, and ends the writer. Later calls fail.
+    pub fn close(&self) {
+        self.shared.lock().closing = true;
+        self.shared.work.notify_all();
+        self.shared.room.notify_all();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer {
+            if writer.thread().id() == thread::current().id() {
+                // The last handle was dropped by a callback: the writer ends by itself after it.
+                return;
+            }
+            if writer.join().is_err() {
+                tracing::error!("the log writer panicked");
+            }
+        }
+    }
+
+    pub fn stats(&self) -> LogStats {
+        let queued_bytes = self.shared.lock().queued_bytes;
+        self.shared.measured().stats(queued_bytes)
+    }
+
+    fn look<T>(&self, at: impl FnOnce(&View) -> T) -> Result<T, StorageError> {
+        let view = self.shared.lock();
+        view.check_readable()?;
+        Ok(at(&view))
+    }
+
+    /// Makes `change` to what readers see and queues it, in one step: the queue has the order in which readers saw it.
+    fn enqueue(&self, bytes: usize, done: Done, change: impl FnOnce(&mut View) -> Result<Change, StorageError>) {
+        let mut view = self.shared.lock();
+        // An empty queue takes anything, so that a group larger than the whole queue is not stuck.
+        while view.queued_bytes > 0 && view.queued_bytes + bytes > self.shared.options.queue_bytes_max && view.check_open().is_ok() {
+            view = self.shared.room.wait(view).unwrap_or_else(PoisonError::into_inner);
+        }
+        match view.check_open().and_then(|()| change(&mut view)) {
+            Ok(change) => {
+                view.queued_bytes += bytes;
+                view.queue.push(Queued { change, done });
+                drop(view);
+                self.shared.work.notify_all();
+            }
+            Err(error) => {
+                drop(view);
+                done(Err(error));
+            }
+        }
+    }
+}
+
+impl Drop for LogStore {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// What callers and the writer share.
+struct Shared {
+    db: DB,
+    options: LogOptions,
+    view: Mutex<View>,
+    /// Something is queued, or the log closes.
+    work: Condvar,
+    /// The queue was taken.
+    room: Condvar,
+    measured: Mutex<Measured>,
+    #[cfg(test)]
+    faults: tests::Faults,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, View> {
+        // A thread that panicked in here may have left half a change behind; `WriterGuard` has marked the log as stopped if it
+        // was the writer, and callers only make changes that can't panic halfway.
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn measured(&self) -> MutexGuard<'_, Measured> {
+        // Numbers for display; nothing depends on them.
+        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads a range which the caller knows to be written, so that an absent entry is a fault.
+    fn stored(&self, range: Range<u64>, bytes_max: usize) -> Result<Vec<(u64, Bytes)>, StorageError> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_range(range.start.to_be_bytes().to_vec()..range.end.to_be_bytes().to_vec());
+        let rows = self.db.iterator_cf_opt(entries_family(&self.db), options, IteratorMode::Start);
+        let mut next = range.start;
+        let entries = rows.map(|row| {
+            let (key, value) = row.map_err(failed(format!("cannot read log entry {next}")))?;
+            let index = index_of(&key)?;
+            if index != next {
+                return Err(StorageError::corrupt(format!("log entry {next} is missing: the next one stored is {index}")));
+            }
+            next += 1;
+            Ok((index, unseal(&key, &value)?))
+        });
+        let entries = limited(entries, bytes_max)?;
+        match entries.last() {
+            None => Err(StorageError::corrupt(format!("log entries {} to {} are missing", range.start, range.end - 1))),
+            // The rows ended before the range did, and not because of the limit.
+            Some(&(last, _)) if next == last + 1 && next < range.end => {
+                Err(StorageError::corrupt(format!("log entries {next} to {} are missing", range.end - 1)))
+            }
+            Some(_) => Ok(entries),
+        }
+    }
+
+    /// One group: one batch, one sync.
+    fn write(&self, group: &[Queued], committed: Option<&Bytes>) -> Result<(), StorageError> {
+        let start = Instant::now();
+        let (entries, meta) = (entries_family(&self.db), meta_family(&self.db));
+        let mut batch = WriteBatch::default();
+        let mut sealed = Vec::new();
+        let mut written = 0;
+        for Queued { change, .. } in group {
+            match change {
+                Change::Append(appended) => {
+                    for (index, entry) in appended {
+                        let key = index.to_be_bytes();
+                        seal(&key, entry, &mut sealed);
+                        batch.put_cf(entries, key, &sealed);
+                    }
+                    written += appended.len() as u64;
+                }
+                Change::TruncateFrom(from) => batch.delete_range_cf(entries, from.to_be_bytes(), u64::MAX.to_be_bytes()),
+                Change::Purge(purged) => {
+                    batch.delete_range_cf(entries, 0u64.to_be_bytes(), (purged.index + 1).to_be_bytes());
+                    seal(PURGED, &[&purged.index.to_be_bytes(), &purged.log_id[..]].concat(), &mut sealed);
+                    batch.put_cf(meta, PURGED, &sealed);
+                }
+                Change::Vote(vote) => {
+                    seal(VOTE, vote, &mut sealed);
+                    batch.put_cf(meta, VOTE, &sealed);
+                }
+                Change::Nothing => {}
+            }
+        }
+        if let Some(committed) = committed {
+            seal(COMMITTED, committed, &mut sealed);
+            batch.put_cf(meta, COMMITTED, &sealed);
+        }
+        #[cfg(test)]
+        self.faults.before_write()?;
+        if !batch.is_empty() {
+            let mut synced = WriteOptions::default();
+            synced.set_sync(true);
+            self.db.write_opt(batch, &synced).map_err(failed("cannot write to the log"))?;
+            self.measured().add(group.len() as u64, written, start.elapsed().as_micros() as u64);
+        }
+        Ok(())
+    }
+
+    /// Gives back the space of whole files of purged entries; compaction would, but much later.
+    fn drop_purged_files(&self, purged: &Purged) {
+        let dropped = self.db.delete_file_in_range_cf(entries_family(&self.db), 0u64.to_be_bytes(), purged.index.to_be_bytes());
+        if let Err(error) = dropped {
+            // Nothing is lost but space: the entries themselves are deleted.
+            tracing::warn!(%error, "cannot drop the files of purged log entries");
+        }
+    }
+}
+
+/// The writer thread.
+fn write_until_closed(shared: &Shared) {
+    let guard = WriterGuard(shared);
+    loop {
+        let (group, committed) = {
+            let mut view = shared.lock();
+            while view.queue.is_empty() && !view.closing {
+                view = shared.work.wait(view).unwrap_or_else(PoisonError::into_inner);
+            }
+            let committed = if view.committed_is_unwritten { view.committed.clone() } else { None };
+            if view.queue.is_empty() && committed.is_none() {
+                break;
+            }
+            view.committed_is_unwritten = false;
+            (std::mem::take(&mut view.queue), committed)
+        };
+        let result = shared.write(&group, committed.as_ref());
+        let bytes: usize = group
+            .iter()
+            .map(|queued| if let Change::Append(entries) = &queued.change { entries.iter().map(|(_, entry)| entry.len()).sum() } else { 0 })
+            .sum();
+        let failure = {
+            let mut view = shared.lock();
+            view.queued_bytes -= bytes;
+            match &result {
+                Ok(()) => view.evict(shared.options.cache_bytes_max),
+                Err(error) => view.stopped = Some(chain(error).into()),
+            }
+            view.check_readable().err()
+        };
+        shared.room.notify_all();
+        if let Some(error) = failure {
+            tracing::error!(reason = chain(&error), "the log can't be written; this node must stop");
+            fail(shared, group);
+            break;
+        }
+        let purged = group.iter().rev().find_map(|queued| {
+            if let Change::Purge(purged) = &queued.change { Some(Purged { index: purged.index, log_id: Bytes::new() }) } else { None }
+        });
+        for Queued { done, .. } in group {
+            done(Ok(()));
+        }
+        if let Some(purged) = purged {
+            shared.drop_purged_files(&purged);
+        }
+    }
+    drop(guard);
+}
+
+/// Tells the callers of `group` why it was not written.
+fn fail(shared: &Shared, group: Vec<Queued>) {
+    for Queued { done, .. } in group {
+        let stopped = shared.lock().check_readable();
+        done(stopped.and(Err(StorageError::corrupt("the log is closed"))));
+    }
+}
+
+/// Leaves nobody waiting when the writer ends, also by a panic in a callback.
+struct WriterGuard<'a>(&'a Shared);
+
+impl Drop for WriterGuard<'_> {
+    fn drop(&mut self) {
+        let left = {
+            let mut view = self.0.lock();
+            if thread::panicking() {
+                view.stopped.get_or_insert_with(|| "the log writer panicked".into());
+            }
+            view.queued_bytes = 0;
+            std::mem::take(&mut view.queue)
+        };
+        self.0.room.notify_all();
+        fail(self.0, left);
+    }
+}
+
+/// Counts and latencies of the writer.
+#[derive(Default)]
+struct Measured {
+    syncs: u64,
+    calls: u64,
+    entries: u64,
+    /// A ring of the newest latencies.
+    latencies_us: Vec<u64>,
+}
+
+impl Measured {
+    const KEPT: usize = 4096;
+
+    fn add(&mut self, calls: u64, entries: u64, latency_us: u64) {
+        // The remainder is below KEPT.
+        let slot = (self.syncs % Self::KEPT as u64) as usize;
+        match self.latencies_us.get_mut(slot) {
+            Some(oldest) => *oldest = latency_us,
+            None => self.latencies_us.push(latency_us),
+        }
+        self.syncs += 1;
+        self.calls += calls;
+        self.entries += entries;
+    }
+
+    fn stats(&self, queued_bytes: usize) -> LogStats {
+        let mut sorted = self.latencies_us.clone();
+        sorted.sort_unstable();
+        LogStats {
+            syncs: self.syncs,
+            entries: self.entries,
+            calls_per_sync_mean: self.calls as f64 / self.syncs.max(1) as f64,
+            sync_p50_us: percentile(&sorted, 50),
+            sync_p99_us: percentile(&sorted, 99),
+            queued_bytes,
+        }
+    }
+}
+
+/// Takes entries while they fit into `bytes_max`, and the first one whatever its size.
+fn limited(entries: impl Iterator<Item = Result<(u64, Bytes), StorageError>>, bytes_max: usize) -> Result<Vec<(u64, Bytes)>, StorageError> {
+    let mut taken = Vec::new();
+    let mut bytes = 0usize;
+    for entry in entries {
+        let (index, entry) = entry?;
+        bytes = bytes.saturating_add(entry.len());
+        if bytes > bytes_max && !taken.is_empty() {
+            break;
+        }
+        taken.push((index, entry));
+    }
+    Ok(taken)
+}
+
+fn chain(error: &StorageError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+fn entries_family(db: &DB) -> &ColumnFamily {
+    rocks::family(db, ENTRIES)
+}
+
+fn meta_family(db: &DB) -> &ColumnFamily {
+    rocks::family(db, META)
+}
+
+fn database_options() -> Options {
+    let mut options = rocks::base_options();
+    // A sync of a file that keeps its size need not write the size as well.
+    options.set_recycle_log_file_num(4);
+    // The only mode that allows recycling. What it lets through, `wal::check` has refused before.
+    options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+    // A whole WAL file that is missing is an error as well.
+    options.set_track_and_verify_wals_in_manifest(true);
+    // `meta` gets a few rows a second: flushed on its own, it would hold back WAL files that could be recycled.
+    options.set_atomic_flush(true);
+    options.set_max_total_wal_size(192 << 20);
+    options
+}
+
+fn entries_options() -> Options {
+    let mut blocks = BlockBasedOptions::default();
+    // Followers that are far behind read in order, once: the cache only has to hold what one of them is reading.
+    blocks.set_block_cache(&Cache::new_lru_cache(8 << 20));
+    blocks.set_block_size(32 << 10);
+    let mut options = Options::default();
+    options.set_block_based_table_factory(&blocks);
+    options.set_write_buffer_size(32 << 20);
+    options.set_max_write_buffer_number(4);
+    // Entries are small, written once and soon purged; the cycles are better spent on consensus.
+    options.set_compression_type(DBCompressionType::None);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// What can happen at the worst moment.
+    #[derive(Default)]
+    pub struct Faults {
+        disk_is_full: AtomicBool,
+        /// Once, while a group is being written.
+        during_write: Mutex<Option<Hook>>,
+        /// Once, between looking at the view and reading the disk.
+        before_disk_read: Mutex<Option<Hook>>,
+    }
+
+    type Hook = Box<dyn FnOnce() + Send>;
+
+    fn fire(hook: &Mutex<Option<Hook>>) {
+        let hook = hook.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+
+    impl Faults {
+        pub fn before_write(&self) -> Result<(), StorageError> {
+            fire(&self.during_write);
+            if self.disk_is_full.load(Ordering::SeqCst) {
+                return Err(StorageError::new("cannot write to the log", "no space left on device"));
+            }
+            Ok(())
+        }
+
+        pub fn before_disk_read(&self) {
+            fire(&self.before_disk_read);
+        }
+    }
+
+    fn entries(indexes: std::ops::RangeInclusive<u64>, body: &'static str) -> Vec<(u64, Bytes)> {
+        indexes.map(|index| (index, Bytes::from(body))).collect()
+    }
+
+    fn log_without_cache(dir: &Path) -> Arc<LogStore> {
+        LogStore::open(dir, LogOptions { cache_bytes_max: 0, ..LogOptions::default() }).unwrap()
+    }
+
+    #[test]
+    fn a_read_that_is_overtaken_by_a_purge_or_a_truncation_reads_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log_without_cache(dir.path());
+        log.append(entries(1..=9, "old"), Box::new(|result| result.unwrap()));
+        log.flush().unwrap();
+        let overtaking = Arc::clone(&log);
+        *log.shared.faults.before_disk_read.lock().unwrap() = Some(Box::new(move || {
+            overtaking.purge_through(3, Bytes::from("purged 3"), Box::new(|result| result.unwrap()));
+            overtaking.truncate_after(Some(6), Box::new(|result| result.unwrap()));
+            overtaking.append(entries(7..=8, "new"), Box::new(|result| result.unwrap()));
+            overtaking.flush().unwrap();
+        }));
+        assert_eq!(log.read(1..10, usize::MAX).unwrap(), [entries(4..=6, "old"), entries(7..=8, "new")].concat());
+    }
+
+    #[test]
+    fn an_entry_that_came_while_a_group_was_written_is_readable_before_its_own_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log_without_cache(dir.path());
+        let late = Arc::downgrade(&log);
+        *log.shared.faults.during_write.lock().unwrap() = Some(Box::new(move || {
+            late.upgrade().unwrap().append(entries(2..=2, "late"), Box::new(|result| result.unwrap()));
+        }));
+        let (sender, receiver) = mpsc::channel();
+        let reading = Arc::downgrade(&log);
+        // Called between the two groups.
+        let read_both = move |_| sender.send(reading.upgrade().unwrap().read(1..3, usize::MAX).unwrap()).unwrap();
+        log.append(entries(1..=1, "early"), Box::new(read_both));
+        assert_eq!(receiver.recv().unwrap(), [entries(1..=1, "early"), entries(2..=2, "late")].concat());
+    }
+
+    #[test]
+    fn after_a_failed_write_every_call_fails_with_its_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = LogStore::open(dir.path(), LogOptions::default()).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let done = || -> Done {
+            let sender = sender.clone();
+            Box::new(move |result| sender.send(result.map_err(|error| chain(&error))).unwrap())
+        };
+        log.append(vec![(1, Bytes::from("one"))], done());
+        receiver.recv().unwrap().unwrap();
+        log.shared.faults.disk_is_full.store(true, Ordering::SeqCst);
+        log.append(vec![(2, Bytes::from("two"))], done());
+        log.append(vec![(3, Bytes::from("three"))], done());
+        let reason = "the log has stopped: cannot write to the log: no space left on device";
+        assert_eq!(receiver.recv().unwrap().unwrap_err(), reason);
+        assert_eq!(receiver.recv().unwrap().unwrap_err(), reason);
+        log.shared.faults.disk_is_full.store(false, Ordering::SeqCst);
+        log.save_vote(Bytes::from("vote"), done());
+        assert_eq!(receiver.recv().unwrap().unwrap_err(), reason);
+        assert_eq!(chain(&log.read(0..9, usize::MAX).unwrap_err()), reason);
+        assert_eq!(chain(&log.flush().unwrap_err()), reason);
+        log.close();
+    }
+
+    #[test]
+    fn a_callback_that_panics_stops_the_log_and_leaves_nobody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = LogStore::open(dir.path(), LogOptions::default()).unwrap();
+        log.append(vec![(1, Bytes::from("one"))], Box::new(|_| panic!("a caller's bug")));
+        assert!(log.flush().is_err());
+        log.close();
+    }
+}
