@@ -264,7 +264,7 @@ pub struct DecideApproval {
 
 impl DecideApproval {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Approval> {
-        if let Some(refusal) = switched_off(tx, "approval_decide")? {
+        if let Some(refusal) = switched_off(tx, "approval_decide")?.or_else(|| check_name("request_id", &self.request_id)) {
             return Ok(Err(refusal));
         }
         let Some(mut approval) = approval(tx, &at.caller.tenant, &self.request_id)? else {
@@ -463,6 +463,9 @@ pub struct GetApproval {
 
 impl GetApproval {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Approval> {
+        if let Some(refusal) = check_name("request_id", &self.request_id) {
+            return Ok(Err(refusal));
+        }
         let approval = approval(view, &at.caller.tenant, &self.request_id)?;
         Ok(approval.map(|approval| approval.seen_at(at.lease_now)).ok_or_else(|| Refusal::not_found("approval", self.request_id)))
     }

@@ -380,8 +380,17 @@ fn retirable(view: &impl Read, at: &Stamp, ids: &BTreeSet<String>, owner: &str, 
     }
     Ok(match problems.is_empty() {
         true => Ok(facts),
-        false => Err(Refusal::invalid("supersedes", format!("names facts that can't be retired: {}", problems.join(", ")))),
+        false => Err(Refusal::invalid("supersedes", format!("names facts that can't be retired: {}", some(&problems)))),
     })
+}
+
+/// The first few of a list, and how many there are besides.
+fn some(problems: &[String]) -> String {
+    const SOME: usize = 3;
+    match problems.get(SOME..) {
+        Some(rest @ [_, ..]) => format!("{} and {} more", problems[..SOME].join(", "), rest.len()),
+        _ => problems.join(", "),
+    }
 }
 
 /// Takes an active fact out of its pair, which then has no active version.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::key::Key;
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords};
-use crate::refusal::{Applied, Refusal};
+use crate::refusal::{Applied, Refusal, shown};
 use crate::stamp::{ReadStamp, Stamp};
 use crate::tx::{Read, StorageError, Tx};
 
@@ -47,13 +47,13 @@ impl Definition {
         if !self.words.is_empty() {
             return match self.words.contains(&lower.as_str()) {
                 true => Ok(lower),
-                false => Err(format!("{} takes one of {}, not `{word}`", self.name, self.words.join(", "))),
+                false => Err(format!("{} takes one of {}, not `{}`", self.name, self.words.join(", "), shown(word))),
             };
         }
         match lower.as_str() {
             "1" | "true" | "yes" | "on" => Ok("on".into()),
             "0" | "false" | "no" | "off" => Ok("off".into()),
-            _ => Err(format!("{} takes 1, true, yes, on or 0, false, no, off, not `{word}`", self.name)),
+            _ => Err(format!("{} takes 1, true, yes, on or 0, false, no, off, not `{}`", self.name, shown(word))),
         }
     }
 }

@@ -83,7 +83,8 @@ fn needs_admin(at: &Stamp) -> Option<Refusal> {
 
 /// Refuses a tenant named in the arguments that is not the caller's, whether it exists or not.
 pub(crate) fn check_tenant(caller: &Principal, claim: Option<&str>) -> Option<Refusal> {
-    claim.filter(|claim| *claim != caller.tenant).map(|claim| Refusal::not_found("tenant", claim))
+    let claim = claim.filter(|claim| *claim != caller.tenant)?;
+    Some(check_name("tenant_id", claim).unwrap_or_else(|| Refusal::not_found("tenant", claim)))
 }
 
 /// Checks free text that is kept beside a decision.
@@ -94,11 +95,17 @@ pub(crate) fn check_text(field: &str, text: &str) -> Option<Refusal> {
     })
 }
 
-/// Checks a name that becomes part of a key and of other people's screens.
+/// Checks a name that becomes part of a key and of other people's screens. Who asks for one is held to the same rule, so that
+/// no question reaches the state whose answer is known.
 pub(crate) fn check_name(field: &str, name: &str) -> Option<Refusal> {
     if name.trim().is_empty() {
         return Some(Refusal::invalid(field, "must not be empty"));
     }
+    check_name_start(field, name)
+}
+
+/// Checks what names may begin with; it may be empty.
+pub(crate) fn check_name_start(field: &str, name: &str) -> Option<Refusal> {
     if name.len() > NAME_BYTES_MAX {
         let (size, limit) = (name.len() as u64, NAME_BYTES_MAX as u64);
         return Some(Refusal::TooLong { field: field.into(), size, limit, unit: "bytes".into() });
@@ -107,6 +114,11 @@ pub(crate) fn check_name(field: &str, name: &str) -> Option<Refusal> {
         return Some(Refusal::invalid(field, "must not hold control characters"));
     }
     None
+}
+
+fn check_hash(hash: &str) -> Option<Refusal> {
+    let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (!is_hash).then(|| Refusal::invalid("hash", "must be 64 hex digits, the BLAKE3 of the token"))
 }
 
 /// Creates a passport if it is new, and a token that stands for it. Repeating it changes nothing.
@@ -137,8 +149,8 @@ impl PutToken {
         if at.caller.tenant != CLUSTER && at.caller.tenant != self.tenant {
             return Ok(Err(Refusal::Denied { problem: "tokens can be made for your own tenant only".into() }));
         }
-        if self.hash.len() != 64 || !self.hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Ok(Err(Refusal::invalid("hash", "must be 64 hex digits, the BLAKE3 of the token")));
+        if let Some(refusal) = check_hash(&self.hash) {
+            return Ok(Err(refusal));
         }
         let known: Option<Token> = tx.get(CLUSTER, &Key::new().text(&self.hash))?;
         if let Some(known) = known
@@ -183,7 +195,7 @@ pub struct TokenRevoked {
 
 impl RevokeToken {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<TokenRevoked> {
-        if let Some(refusal) = needs_admin(at) {
+        if let Some(refusal) = needs_admin(at).or_else(|| check_hash(&self.hash)) {
             return Ok(Err(refusal));
         }
         let token: Option<Token> = tx.get(CLUSTER, &Key::new().text(&self.hash))?;
@@ -232,6 +244,9 @@ pub struct GetPassport {
 
 impl GetPassport {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Passport> {
+        if let Some(refusal) = check_name("passport_id", &self.passport) {
+            return Ok(Err(refusal));
+        }
         let passport: Option<Passport> = view.get(&at.caller.tenant, &Key::new().text(&self.passport))?;
         Ok(passport.ok_or_else(|| Refusal::not_found("passport", self.passport)))
     }

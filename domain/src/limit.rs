@@ -17,6 +17,8 @@ pub const TEXT_BYTES_MAX: usize = 4 * 1024;
 pub const STATE_BYTES_MAX: usize = 16 * 1024;
 /// Ids of facts that one write may retire.
 pub const SUPERSEDES_MAX: usize = 100;
+/// What a message repeats of a text that its reader sent.
+pub const SHOWN_BYTES_MAX: usize = 200;
 /// A request id or idempotency key.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
 

@@ -25,7 +25,7 @@ use crate::limit::{HAND_OVERS_PER_ENTRY, LEASE_TTL_MS_DEFAULT, LEASE_TTL_MS_MAX,
 use crate::query;
 use crate::receipt;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
-use crate::refusal::{Applied, Refusal};
+use crate::refusal::{Applied, Refusal, shown};
 use crate::resource::Resource;
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, Tier, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
@@ -307,7 +307,7 @@ fn holder(view: &impl Read, at: &Stamp, claim: String, tenant: Option<&str>) -> 
 
 fn not_this_card(at: &Stamp, resource: &Resource) -> Refusal {
     let token = at.under.unwrap_or_default();
-    Refusal::StaleToken { problem: format!("fencing token {token} is not that of a live card of `{}` on `{resource}`", at.caller.passport) }
+    Refusal::StaleToken { problem: format!("fencing token {token} is not that of a live card of `{}` on `{}`", at.caller.passport, shown(&resource.to_string())) }
 }
 
 /// Why a card can't be had now.
@@ -353,6 +353,9 @@ pub struct LeaveQueue {
 
 impl LeaveQueue {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<PunchedIn> {
+        if let Some(refusal) = check_name("ticket", &self.ticket) {
+            return Ok(Err(refusal));
+        }
         let Some(mut ticket) = own_ticket(tx, &at.caller, &self.ticket)? else {
             return Ok(Err(Refusal::not_found("ticket", self.ticket)));
         };
@@ -371,6 +374,9 @@ pub struct GetTicket {
 
 impl GetTicket {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<PunchedIn> {
+        if let Some(refusal) = check_name("ticket", &self.ticket) {
+            return Ok(Err(refusal));
+        }
         match own_ticket(view, &at.caller, &self.ticket)? {
             Some(ticket) => Ok(Ok(standing(view, &ticket, at.lease_now)?)),
             None => Ok(Err(Refusal::not_found("ticket", self.ticket))),
@@ -455,9 +461,10 @@ impl PunchOut {
 /// Why there is nothing to let go, and who holds it now or held it last.
 fn not_held(view: &impl Read, at: &Stamp, resource: &Resource, holder: &str) -> Result<Refusal, StorageError> {
     let (tenant, now) = (&at.caller.tenant, at.lease_now);
+    let asked = shown(&resource.to_string());
     if let Some(hold) = (Held { view, tenant, now }).other(resource, holder)? {
-        let on = indexed(view, tenant, &hold.id)?.resource;
-        let problem = format!("`{resource}` is not held by `{holder}`: `{}` holds `{on}` under token {}", hold.holder, hold.token);
+        let on = shown(&indexed(view, tenant, &hold.id)?.resource);
+        let problem = format!("`{asked}` is not held by `{holder}`: `{}` holds `{on}` under token {}", hold.holder, hold.token);
         return Ok(Refusal::StaleToken { problem });
     }
     let history = by_resource(tenant, &resource.to_string());
@@ -465,8 +472,8 @@ fn not_held(view: &impl Read, at: &Stamp, resource: &Resource, holder: &str) -> 
     let Some((_, id)) = last else { return Ok(Refusal::not_found("punchcard", resource.to_string())) };
     let last = indexed(view, tenant, &text(&id)?)?.seen_at(now);
     let problem = match last.status {
-        Status::Held => format!("`{resource}` was granted to `{holder}` only now, under token {}", last.fencing_token),
-        status => format!("`{resource}` is not held by `{holder}`: the last card, of `{}`, is {}", last.holder, status.word()),
+        Status::Held => format!("`{asked}` was granted to `{holder}` only now, under token {}", last.fencing_token),
+        status => format!("`{asked}` is not held by `{holder}`: the last card, of `{}`, is {}", last.holder, status.word()),
     };
     Ok(Refusal::StaleToken { problem })
 }
@@ -493,7 +500,9 @@ impl ForceRelease {
         if !self.confirm {
             return Ok(Err(Refusal::invalid("confirm", "must be true: this takes the card from its holder")));
         }
-        if let Some(refusal) = self.reason.as_deref().and_then(|reason| check_text("reason", reason)) {
+        if let Some(refusal) = check_name("punchcard_id", &self.punchcard_id)
+            .or_else(|| self.reason.as_deref().and_then(|reason| check_text("reason", reason)))
+        {
             return Ok(Err(refusal));
         }
         let Some(card) = card(tx, &caller.tenant, &self.punchcard_id)? else {
@@ -536,6 +545,9 @@ impl CheckPunchcard {
             Ok(resource) => resource,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        if let Some(refusal) = self.passport.as_deref().and_then(|passport| check_name("passport", passport)) {
+            return Ok(Err(refusal));
+        }
         let rule = flag::value(view, flag::PUNCHCARD)?;
         let (tenant, now) = (&at.caller.tenant, at.lease_now);
         let passport = self.passport.as_ref().unwrap_or(&at.caller.passport);
@@ -581,7 +593,10 @@ pub struct Punchcards {
 
 impl ListPunchcards {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Punchcards> {
-        if let Some(refusal) = check_tenant(&at.caller, self.tenant_id.as_deref()) {
+        let holder = self.holder_passport.as_deref();
+        if let Some(refusal) = check_tenant(&at.caller, self.tenant_id.as_deref())
+            .or_else(|| holder.and_then(|holder| check_name("holder_passport", holder)))
+        {
             return Ok(Err(refusal));
         }
         let (tenant, now) = (&at.caller.tenant, at.lease_now);

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::identity::check_name;
 use crate::key::Key;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
@@ -172,8 +173,14 @@ pub struct GetReceipt {
 
 impl GetReceipt {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<ReceiptView> {
+        let claim = self.tenant_id.as_deref();
+        if let Some(refusal) =
+            check_name("receipt_id", &self.receipt_id).or_else(|| claim.and_then(|claim| check_name("tenant_id", claim)))
+        {
+            return Ok(Err(refusal));
+        }
         let tenant = &at.caller.tenant;
-        let is_own = self.tenant_id.as_ref().is_none_or(|claim| claim == tenant);
+        let is_own = claim.is_none_or(|claim| claim == tenant);
         let seq = match is_own {
             true => view.get_bytes(Table::Index, by_id(tenant, &self.receipt_id).as_bytes())?,
             false => None,

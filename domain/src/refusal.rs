@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::limit::SHOWN_BYTES_MAX;
 use crate::tx::StorageError;
 
 /// Outer error: this node's storage failed, and the node stops.
@@ -22,11 +23,11 @@ pub enum Refusal {
     #[error("`{field}` is {size} {unit} long, and the limit is {limit} {unit}")]
     TooLong { field: String, size: u64, limit: u64, unit: String },
     /// It does not exist in the caller's tenant, or the caller can't see it; the two are not told apart.
-    #[error("there is no {what} `{id}`")]
+    #[error("there is no {what} `{id}`", id = shown(id))]
     NotFound { what: String, id: String },
     /// The resource, or one that overlaps it, is leased to another, or another has been waiting for it for longer.
     #[error("`{resource}` is {word} by `{holder}` for another {left} ({on} `{held}`)",
-        left = span(*left_ms), word = if *waiting { "waited for" } else { "held" }, on = if *waiting { "queued for" } else { "lease on" })]
+        resource = shown(resource), held = shown(held), holder = shown(holder), left = span(*left_ms), word = if *waiting { "waited for" } else { "held" }, on = if *waiting { "queued for" } else { "lease on" })]
     Held {
         resource: String,
         held: String,
@@ -44,7 +45,7 @@ pub enum Refusal {
     #[error("{problem}")]
     Denied { problem: String },
     /// The caller's passport or token was revoked.
-    #[error("passport `{passport}` is revoked")]
+    #[error("passport `{passport}` is revoked", passport = shown(passport))]
     Revoked { passport: String },
     /// Decided before; the first decision stands.
     #[error("approval `{approval}` was already {decision}")]
@@ -53,7 +54,7 @@ pub enum Refusal {
     #[error("approval `{approval}` expired undecided")]
     Expired { approval: String },
     /// A compare-and-set found another value.
-    #[error("{what} `{id}` has changed: expected {expected}, found {found}")]
+    #[error("{what} `{id}` has changed: expected {expected}, found {found}", id = shown(id))]
     Changed { what: String, id: String, expected: String, found: String },
     /// The request id was used before, with another body.
     #[error("request id `{id}` was used before with other arguments")]
@@ -67,6 +68,16 @@ pub enum Refusal {
     /// A feature is switched off by its flag.
     #[error("{what} is switched off by the flag `{flag}`")]
     FeatureOff { what: String, flag: String },
+}
+
+/// A text that a caller chose, as it may stand in a message: not too long, and without control characters.
+pub fn shown(text: &str) -> String {
+    let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
+    let mut shown: String = text[..end].chars().filter(|c| !c.is_control()).collect();
+    if end < text.len() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// A length of time as people say it: `850 ms`, `42 s`, `12 min 5 s`, `3 h 20 min`.
@@ -137,7 +148,7 @@ impl Refusal {
             Refusal::NotFound { .. } => "Check the id; a list call shows what exists.".into(),
             Refusal::Held { waiting: true, .. } => "Call `punch_in` with `wait_ms` to queue behind, or work on something else.".into(),
             Refusal::Held { holder, .. } => {
-                format!("Call `punch_in` with `wait_ms` to queue, work on something else, or ask `{holder}` to punch out.")
+                format!("Call `punch_in` with `wait_ms` to queue, work on something else, or ask `{}` to punch out.", shown(holder))
             }
             Refusal::StaleToken { .. } => {
                 "Stop the work done under that card, then call `punch_in` for a new card and use its `fencing_token`.".into()
@@ -157,11 +168,23 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::span;
+    use super::{Refusal, shown, span};
+    use crate::limit::SHOWN_BYTES_MAX;
 
     #[test]
     fn a_span_is_told_as_people_say_it() {
         let told: Vec<String> = [0, 999, 1_000, 41_001, 119_000, 120_000, 725_000, 7_200_000, 86_400_000].map(span).into();
         assert_eq!(told, ["0 ms", "999 ms", "1 s", "42 s", "119 s", "2 min 0 s", "12 min 5 s", "2 h 0 min", "24 h 0 min"]);
+    }
+
+    #[test]
+    fn a_message_repeats_little_of_a_long_text_and_nothing_that_steers_a_screen() {
+        assert_eq!(shown("src/lib.rs"), "src/lib.rs");
+        assert_eq!(shown("a\0b\u{1b}[2J"), "ab[2J");
+        assert_eq!(shown(&"x".repeat(SHOWN_BYTES_MAX)), "x".repeat(SHOWN_BYTES_MAX));
+        // Cut between letters, never within one.
+        assert_eq!(shown(&format!("x{}", "é".repeat(SHOWN_BYTES_MAX))), format!("x{}…", "é".repeat(SHOWN_BYTES_MAX / 2 - 1)));
+        let refusal = Refusal::not_found("session", "x".repeat(512));
+        assert_eq!(refusal.to_string(), format!("there is no session `{}…`", "x".repeat(SHOWN_BYTES_MAX)));
     }
 }

@@ -304,6 +304,9 @@ pub struct SessionView {
 
 impl GetSession {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<SessionView> {
+        if let Some(refusal) = check_name("session_id", &self.session_id) {
+            return Ok(Err(refusal));
+        }
         let Some(session) = live(view, &at.caller, &self.session_id, at.lease_now)? else {
             return Ok(Err(Refusal::not_found("session", self.session_id)));
         };

@@ -314,10 +314,9 @@ impl Outgoing {
     /// as good: all they hold is committed.
     pub async fn files(&self) -> io::Result<Arc<Snapshot>> {
         let mut prepared = self.applied.prepared.lock().await;
-        if let Some(prepared) = &mut *prepared
+        if let Some(prepared) = &*prepared
             && AppliedForm::decode(Some(&prepared.snapshot.manifest().applied))?.index() >= self.index
         {
-            prepared.used = Instant::now();
             return Ok(Arc::clone(&prepared.snapshot));
         }
         let applied = Arc::clone(&self.applied);
@@ -327,6 +326,16 @@ impl Outgoing {
         *lock(&self.applied.prepared_index) = Some(AppliedForm::decode(Some(&snapshot.manifest().applied))?);
         *prepared = Some(Prepared { snapshot: Arc::clone(&snapshot), used: Instant::now() });
         Ok(snapshot)
+    }
+}
+
+impl Outgoing {
+    /// The receiver has answered: the files are kept for it a while longer, and the log behind them. A receiver that is gone must
+    /// not hold the log.
+    pub async fn keep(&self) {
+        if let Some(prepared) = &mut *self.applied.prepared.lock().await {
+            prepared.used = Instant::now();
+        }
     }
 }
 

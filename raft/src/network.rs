@@ -69,7 +69,7 @@ pub struct Links {
     dial: config::Dial,
     secret: Show,
     /// How long opening a connection or a stream may take.
-    open_max: Duration,
+    pub open_max: Duration,
     pub snapshot_stall: Duration,
     clients: Mutex<BTreeMap<(u64, Lane), (String, Client)>>,
     metrics: OnceLock<MetricsReceiver>,
@@ -347,7 +347,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
             return Err(StreamingError::Closed(ReplicationClosed::new("a received snapshot is not sent on")));
         };
         let client = self.links.client(self.target, &self.address, Lane::Snapshot)?;
-        let send = transfer::send(&self.links, client, self.target, vote, &outgoing);
+        let send = transfer::send(&self.links, client, (self.target, &self.address), vote, &outgoing);
         tokio::select! {
             sent = send => sent,
             closed = cancel => Err(StreamingError::Closed(closed)),

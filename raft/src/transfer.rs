@@ -24,7 +24,7 @@ use tonic::{Response, Status};
 use crate::form::{VoteForm, decode};
 use crate::machine::Outgoing;
 use crate::network::{Client, Links};
-use crate::types::{TypeConfig, Vote};
+use crate::types::{Address, TypeConfig, Vote};
 
 /// Below a MiB with its envelope.
 const CHUNK_BYTES_MAX: usize = 512 << 10;
@@ -97,15 +97,19 @@ impl From<Status> for SendError {
 pub async fn send(
     links: &Arc<Links>,
     client: Client,
-    target: u64,
+    (target, address): (u64, &Address),
     vote: Vote,
     outgoing: &Outgoing,
 ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+    // Any answer will do: nothing is built, and no log held, for a receiver that is not there.
+    links.read_index(target, address, links.open_max).await.map_err(SendError)?;
     let snapshot = outgoing.files().await.map_err(SendError::from)?;
     let sender = Sender { links: Arc::clone(links), client, target, vote, snapshot };
     tracing::info!(target, id = %sender.snapshot.manifest().id, bytes = sender.snapshot.manifest().size_bytes(), "sending a snapshot");
     let have = sender.offer().await?;
+    outgoing.keep().await;
     sender.chunks(have).await?;
+    outgoing.keep().await;
     Ok(sender.install().await?)
 }
 

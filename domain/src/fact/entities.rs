@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::Fact;
-use super::place::Region;
+use super::place::{Region, check_entity_prefix};
 use super::recall::json_text_bytes;
 use crate::codec;
 use crate::cursor::Cursors;
@@ -17,7 +17,7 @@ use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES};
 use crate::query::rows;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
-use crate::stamp::ReadStamp;
+use crate::stamp::{Principal, ReadStamp};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 
 /// How many active facts an entity has; there is no row for none.
@@ -80,7 +80,7 @@ pub struct Entities {
 impl ListEntities {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Entities> {
         let cursors = Cursors::of("entities", &at.caller, &self.entity_prefix);
-        let (limit, after) = match self.check(&cursors) {
+        let (limit, after) = match self.check(&cursors, &at.caller) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -106,7 +106,10 @@ impl ListEntities {
     }
 
     /// The rows of this page, and the last name of the page before.
-    fn check(&self, cursors: &Cursors) -> Result<(usize, Option<String>), Refusal> {
+    fn check(&self, cursors: &Cursors, caller: &Principal) -> Result<(usize, Option<String>), Refusal> {
+        if let Some(refusal) = self.entity_prefix.as_deref().and_then(|prefix| check_entity_prefix(prefix, caller)) {
+            return Err(refusal);
+        }
         let limit = rows(self.limit)?;
         let Some(cursor) = &self.cursor else { return Ok((limit, None)) };
         let name = String::from_utf8(cursors.open(cursor)?).map_err(|_| Refusal::invalid("cursor", "is damaged"))?;

@@ -5,15 +5,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::place::Place;
+use super::place::{Place, check_entity};
 use super::recall::json_text_bytes;
 use super::{Confidence, Fact, Head, State, pair_id};
 use crate::cursor::Cursors;
+use crate::identity::check_name;
 use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES};
 use crate::query::rows;
 use crate::record::{ReadRecords, Record, kind_prefix};
 use crate::refusal::{Applied, Refusal};
-use crate::stamp::{ReadStamp, Revision, UnixMs};
+use crate::stamp::{Principal, ReadStamp, Revision, UnixMs};
 use crate::tx::Read;
 
 /// Every version of one pair, oldest first, deleted ones included and marked.
@@ -62,7 +63,7 @@ const CHUNK: usize = 16;
 impl FactHistory {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<FactVersions> {
         let cursors = Cursors::of("versions", &at.caller, &(&self.entity, &self.key));
-        let (limit, after) = match self.check(&cursors) {
+        let (limit, after) = match self.check(&cursors, &at.caller) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -107,7 +108,10 @@ impl FactHistory {
     }
 
     /// The rows of this page, and whose versions it goes on with from which on.
-    fn check(&self, cursors: &Cursors) -> Result<(usize, Option<(String, u64)>), Refusal> {
+    fn check(&self, cursors: &Cursors, caller: &Principal) -> Result<(usize, Option<(String, u64)>), Refusal> {
+        if let Some(refusal) = check_entity(&self.entity, caller).or_else(|| check_name("key", &self.key)) {
+            return Err(refusal);
+        }
         let limit = rows(self.limit)?;
         let Some(cursor) = &self.cursor else { return Ok((limit, None)) };
         let position = cursors.open(cursor)?;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, shown};
 use crate::stamp::UnixMs;
 
 const HOUR_MS: u64 = 60 * 60 * 1_000;
@@ -109,11 +109,11 @@ impl HorizonClass {
 }
 
 fn unclear(text: &str) -> Refusal {
-    let shown: String = text.chars().take(80).collect();
     Refusal::invalid(
         "freshness_horizon",
         format!(
-            "can't be read from `{shown}`; say for example `24h`, `7 days`, `6 months`, `stable`, `volatile` or `never`, or use `horizon_class`"
+            "can't be read from `{}`; say for example `24h`, `7 days`, `6 months`, `stable`, `volatile` or `never`, or use `horizon_class`",
+            shown(text)
         ),
     )
 }

@@ -4,7 +4,7 @@
 //! entity are separate parts of every key, so no spelling of an entity reaches another agent's facts. The *filed name*
 //! `__agent::<passport>::<entity>` is how a private fact's entity is shown, and one way to ask for it.
 
-use crate::identity::check_name;
+use crate::identity::{check_name, check_name_start};
 use crate::refusal::Refusal;
 use crate::stamp::Principal;
 
@@ -45,6 +45,16 @@ fn own_prefix(caller: &Principal) -> String {
     format!("{AGENT}{}::", caller.passport)
 }
 
+/// Checks the name of an entity, to write or to read. Before the caller's own private ones may stand what files them.
+pub(super) fn check_entity(entity: &str, caller: &Principal) -> Option<Refusal> {
+    check_name("entity", entity.strip_prefix(&own_prefix(caller)).unwrap_or(entity))
+}
+
+/// The same for what entities begin with.
+pub(super) fn check_entity_prefix(prefix: &str, caller: &Principal) -> Option<Refusal> {
+    check_name_start("entity_prefix", prefix.strip_prefix(&own_prefix(caller)).unwrap_or(prefix))
+}
+
 /// The entity as replies show it.
 pub(super) fn filed_name(owner: &str, entity: &str) -> String {
     if owner == EVERYONE { entity.into() } else { format!("{AGENT}{owner}::{entity}") }
@@ -60,15 +70,15 @@ pub(super) struct Place {
 impl Place {
     /// Where the caller's fact about `entity` goes. Its own filed name means a private fact, with or without `private`.
     pub(super) fn to_write(entity: &str, private: bool, caller: &Principal) -> Result<Self, Refusal> {
+        if let Some(refusal) = check_entity(entity, caller) {
+            return Err(refusal);
+        }
         let own = own_prefix(caller);
         let (owner, entity) = match entity.strip_prefix(&own) {
             Some(rest) => (caller.passport.as_str(), rest),
             None if private => (caller.passport.as_str(), entity),
             None => (EVERYONE, entity),
         };
-        if let Some(refusal) = check_name("entity", entity) {
-            return Err(refusal);
-        }
         match RESERVED.iter().find(|(prefix, _)| entity.starts_with(prefix)) {
             Some((_, Reserved::AgentPrivate)) => Err(Refusal::Denied {
                 problem: format!("entities under `{AGENT}` are private to the passport they name; yours begin with `{own}`"),

@@ -9,10 +9,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::place::{Place, Region, filed_name};
+use super::place::{Place, Region, check_entity, check_entity_prefix, filed_name};
 use super::rank::{Order, State, Step, Walk, lane};
 use super::{Confidence, Fact, Head, HorizonClass, at_most, pair_id, stored};
 use crate::cursor::Cursors;
+use crate::identity::check_name;
 use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX, TEXT_BYTES_MAX};
 use crate::record::{ReadRecords, Record};
 use crate::refusal::{Applied, Refusal};
@@ -163,6 +164,14 @@ impl QueryFacts {
             if name.as_ref().is_some_and(|name| name.trim().is_empty()) {
                 return Err(Refusal::invalid(field, "must not be empty; leave it out to match all"));
             }
+        }
+        let (entity, prefix, key) = (self.entity.as_deref(), self.entity_prefix.as_deref(), self.key.as_deref());
+        if let Some(refusal) = entity
+            .and_then(|entity| check_entity(entity, &at.caller))
+            .or_else(|| prefix.and_then(|prefix| check_entity_prefix(prefix, &at.caller)))
+            .or_else(|| key.and_then(|key| check_name("key", key)))
+        {
+            return Err(refusal);
         }
         let Some(cursor) = &self.cursor else { return Ok((Room::of(self.token_budget), at.wall, None)) };
         let position = cursors.open(cursor)?;

@@ -245,16 +245,16 @@ fn a_tree_and_what_is_in_it_exclude_others_but_not_its_holder() {
          0s mara check    tree://src/auth/x",
         expect![[r#"
             1 granted c1 to mara: token 1, 60000 ms left
-            2 refused: `file://src/auth/jwt.rs` is held by `mara` for another 60000 ms (lease on `tree://src/auth`)
-            3 refused: `file://src/auth` is held by `mara` for another 60000 ms (lease on `tree://src/auth`)
-            4 refused: `tree://src` is held by `mara` for another 60000 ms (lease on `tree://src/auth`)
-            5 refused: `tree://.` is held by `mara` for another 60000 ms (lease on `tree://src/auth`)
+            2 refused: `file://src/auth/jwt.rs` is held by `mara` for another 60 s (lease on `tree://src/auth`)
+            3 refused: `file://src/auth` is held by `mara` for another 60 s (lease on `tree://src/auth`)
+            4 refused: `tree://src` is held by `mara` for another 60 s (lease on `tree://src/auth`)
+            5 refused: `tree://.` is held by `mara` for another 60 s (lease on `tree://src/auth`)
             6 granted c2 to jon: token 6, 1800000 ms left
             7 granted c3 to jon: token 7, 1800000 ms left
             8 granted c4 to mara: token 8, 1800000 ms left
-            9 refused: `tree://src` is held by `jon` for another 1800000 ms (lease on `tree://src/authz`)
+            9 refused: `tree://src` is held by `jon` for another 30 min 0 s (lease on `tree://src/authz`)
             10 granted c5 to mara: token 10, 1800000 ms left
-            11 refused: `tree://lib` is held by `mara` for another 1800000 ms (lease on `file://lib/x`)
+            11 refused: `tree://lib` is held by `mara` for another 30 min 0 s (lease on `file://lib/x`)
             12 granted c6 to eve: token 12, 1800000 ms left
             - held by other, enforced: mara on file://lib/x, 1800000 ms left
             - free, enforced: mara on tree://src/auth, 60000 ms left
@@ -269,7 +269,7 @@ fn cards_whose_time_is_over_block_nobody_before_they_are_swept() {
     for n in 0..300 {
         line(&format!("0s mara punch_in file://src/f{n} 1s"));
     }
-    assert!(line("0s jon punch_in tree://src").starts_with("refused: `tree://src` is held by `mara` for another 1000 ms"));
+    assert!(line("0s jon punch_in tree://src").starts_with("refused: `tree://src` is held by `mara` for another 1 s"));
     // This entry sweeps a hundred of the three hundred.
     assert_eq!(line("1s jon punch_in tree://src"), "granted c301 to jon: token 302, 1800000 ms left");
     assert_eq!(line("1s jon check file://src/f299"), "free, enforced: jon on tree://src, 1800000 ms left");
@@ -401,7 +401,7 @@ fn a_freed_file_is_kept_for_the_tree_that_waited_first() {
             4 queued t2, 1 ahead, behind cleo on file://a/z for 60000 ms
             5 released c2 of cleo on file://a/z
             - queued t2, 1 ahead, behind jon on tree://a for 29000 ms
-            6 refused: `file://a/z` is waited for by `jon` for another 29000 ms (queued for `tree://a`)
+            6 refused: `file://a/z` is waited for by `jon` for another 29 s (queued for `tree://a`)
             7 released c1 of mara on file://a/x
             - granted c3 to jon: token 7, 60000 ms left
         "#]],
@@ -443,7 +443,7 @@ fn an_ended_lease_is_handed_to_who_waits_in_the_same_entry() {
         expect![[r#"
             1 granted c1 to mara: token 1, 10000 ms left
             2 queued t1, 0 ahead, behind mara on file://a for 10000 ms
-            3 refused: `file://a` is held by `jon` for another 60000 ms (lease on `file://a`)
+            3 refused: `file://a` is held by `jon` for another 60 s (lease on `file://a`)
             - granted c2 to jon: token 3, 60000 ms left
             4 force_released c2 of jon on file://a
             - [3 file://a force_released, 1 file://a expired]
