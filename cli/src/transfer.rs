@@ -95,7 +95,7 @@ fn parse_member(text: &str) -> Result<Member, String> {
     let wrong = || format!("`{text}` is not of the form ID=GRPC,HTTP");
     let (id, addresses) = text.split_once('=').ok_or_else(wrong)?;
     let (grpc, http) = addresses.split_once(',').ok_or_else(wrong)?;
-    Ok(Member { id: id.parse().map_err(|_| wrong())?, grpc: grpc.into(), http: http.into(), voter: true, matched: None })
+    Ok(Member { id: id.parse().map_err(|_| wrong())?, grpc: grpc.into(), http: http.into(), voter: true, ..Member::default() })
 }
 
 impl Init {

@@ -19,9 +19,13 @@
 //! * The empty text is a value. A value is bounded in bytes and also as JSON, so that one version always fits a reply.
 //! * Events name the fact, never its value; those of private facts say nothing but that.
 
+mod consolidate;
 mod entities;
+mod freshness;
 mod history;
 mod horizon;
+mod page;
+mod panel;
 mod place;
 mod rank;
 mod recall;
@@ -33,9 +37,15 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+pub use self::consolidate::{ConsolidateFacts, Contradiction, Contradictions, FactsConsolidated, FindContradictions};
 pub use self::entities::{Entities, ListEntities};
+pub use self::freshness::{
+    FactFreshness, FactReverified, FreshnessRow, HorizonSet, ReverifyFact, SetHorizon, ShowFreshness, SweepCandidate, SweepCandidates,
+    SweepCandidatesFound,
+};
 pub use self::history::{FactHistory, FactVersion, FactVersions};
 pub use self::horizon::HorizonClass;
+pub use self::panel::{EditFact, FactEdited, FactPinned, MemoryFacts, MemoryHistory, MemoryRow, PinFact, ViewMemory};
 pub use self::recall::{FactRow, FactRows, QueryFacts};
 
 use self::place::{EVERYONE, Place, daemon_owned, filed_name, only_the_service};
@@ -86,6 +96,9 @@ struct Fact {
     source_receipt: Option<String>,
     actor: String,
     stored_at: UnixMs,
+    /// When somebody last confirmed it; its age counts from then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reverified_at: Option<UnixMs>,
     revision: Revision,
     /// The version that was active when this one was stored.
     supersedes: Option<String>,
@@ -112,6 +125,11 @@ impl Fact {
             (None, Some(_)) => State::Superseded,
             (None, None) => State::Active,
         }
+    }
+
+    /// The instant from which its age counts.
+    fn anchor(&self) -> UnixMs {
+        self.reverified_at.unwrap_or(self.stored_at)
     }
 
     fn valid_at(&self, instant: UnixMs) -> bool {
@@ -194,65 +212,21 @@ impl StoreFact {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let Place { owner, entity } = place;
-        let tenant = at.caller.tenant.clone();
-        let head = tx.get(&tenant, &pair_id(&owner, &entity, &self.key))?;
-        let mut head = head.unwrap_or(Head { tenant, owner, entity, key: self.key, last_version: 0, active: None });
+        let head = head(tx, &at.caller.tenant, &owner, &entity, &self.key)?;
         let predecessor = active(tx, &head)?;
         let named = match retirable(tx, at, &self.supersedes, &head.owner, predecessor.as_ref())? {
             Ok(named) => named,
             Err(refusal) => return Ok(Err(refusal)),
         };
-
-        let fact = Fact {
-            tenant: head.tenant.clone(),
-            owner: head.owner.clone(),
-            entity: head.entity.clone(),
-            key: head.key.clone(),
-            version: head.last_version + 1,
-            fact_id: at.new_id("f", 0),
-            value: self.value,
-            confidence: self.confidence,
-            horizon_class,
-            source_receipt: self.source_receipt,
-            actor: at.caller.passport.clone(),
-            stored_at: at.wall,
-            revision: at.revision,
-            supersedes: predecessor.as_ref().map(|fact| fact.fact_id.clone()),
-            superseded_by: None,
-            valid_to: None,
-            deleted_at: None,
-        };
-        for old in &named {
-            leave_pair(tx, old)?;
-        }
-        if predecessor.is_none() {
-            entities::count(tx, &fact, 1)?;
-        }
-        let retired: Vec<Fact> = predecessor.into_iter().chain(named).collect();
-        for old in &retired {
-            change(tx, old.clone(), |old| {
-                old.superseded_by = Some(fact.fact_id.clone());
-                old.valid_to = Some(at.wall);
-            });
-        }
-        head.last_version = fact.version;
-        head.active = Some(fact.version);
-        tx.put(&head);
-        tx.put_index(by_id(&fact.tenant, &fact.fact_id), fact.id().as_bytes());
-        write(tx, &fact);
-
-        let mut about = fact.about(&fact.actor);
-        if fact.owner == EVERYONE {
-            let seen: Vec<&str> = retired.iter().filter(|old| old.owner == EVERYONE).map(|old| old.fact_id.as_str()).collect();
-            about["superseded_fact_ids"] = json!(seen);
-        }
-        event::emit(tx, at, "fact.stored", &fact.fact_id, about)?;
+        let Self { value, confidence, source_receipt, .. } = self;
+        let draft = Draft { value, confidence, horizon_class, source_receipt };
+        let (fact, superseded_fact_ids) = next_version(tx, at, head, predecessor, named, draft)?;
         Ok(Ok(FactStored {
             entity: fact.filed_name(),
             fact_id: fact.fact_id,
             key: fact.key,
             version: fact.version,
-            superseded_fact_ids: retired.into_iter().map(|old| old.fact_id).collect(),
+            superseded_fact_ids,
         }))
     }
 
@@ -264,8 +238,7 @@ impl StoreFact {
         {
             return Err(refusal);
         }
-        at_most("value", self.value.len(), FACT_VALUE_BYTES_MAX, "bytes")?;
-        at_most("value", recall::json_text_bytes(&self.value), FACT_VALUE_JSON_BYTES_MAX, "bytes of JSON")?;
+        check_value("value", &self.value)?;
         at_most("supersedes", self.supersedes.len(), SUPERSEDES_MAX, "ids")?;
         for id in &self.supersedes {
             at_most("supersedes", id.len(), FACT_ID_BYTES_MAX, "bytes")?;
@@ -333,6 +306,95 @@ impl DeleteFact {
 }
 
 // ------------------------------------------------------------------ reading and writing versions
+
+/// What a new version says; the rest of it comes from its pair and its entry.
+struct Draft {
+    value: String,
+    confidence: Confidence,
+    horizon_class: HorizonClass,
+    source_receipt: Option<String>,
+}
+
+/// Makes the next version of a pair, and retires the one before and those named; answers it and what it retired.
+fn next_version(
+    tx: &mut impl Tx,
+    at: &Stamp,
+    mut head: Head,
+    predecessor: Option<Fact>,
+    named: Vec<Fact>,
+    draft: Draft,
+) -> Result<(Fact, Vec<String>), StorageError> {
+    let fact = Fact {
+        tenant: head.tenant.clone(),
+        owner: head.owner.clone(),
+        entity: head.entity.clone(),
+        key: head.key.clone(),
+        version: head.last_version + 1,
+        fact_id: at.new_id("f", 0),
+        value: draft.value,
+        confidence: draft.confidence,
+        horizon_class: draft.horizon_class,
+        source_receipt: draft.source_receipt,
+        actor: at.caller.passport.clone(),
+        stored_at: at.wall,
+        reverified_at: None,
+        revision: at.revision,
+        supersedes: predecessor.as_ref().map(|fact| fact.fact_id.clone()),
+        superseded_by: None,
+        valid_to: None,
+        deleted_at: None,
+    };
+    for old in &named {
+        leave_pair(tx, old)?;
+    }
+    if predecessor.is_none() {
+        entities::count(tx, &fact, 1)?;
+    }
+    let retired: Vec<Fact> = predecessor.into_iter().chain(named).collect();
+    for old in &retired {
+        change(tx, old.clone(), |old| {
+            old.superseded_by = Some(fact.fact_id.clone());
+            old.valid_to = Some(at.wall);
+        });
+    }
+    head.last_version = fact.version;
+    head.active = Some(fact.version);
+    tx.put(&head);
+    tx.put_index(by_id(&fact.tenant, &fact.fact_id), fact.id().as_bytes());
+    write(tx, &fact);
+
+    let mut about = fact.about(&fact.actor);
+    if fact.owner == EVERYONE {
+        let seen: Vec<&str> = retired.iter().filter(|old| old.owner == EVERYONE).map(|old| old.fact_id.as_str()).collect();
+        about["superseded_fact_ids"] = json!(seen);
+    }
+    event::emit(tx, at, "fact.stored", &fact.fact_id, about)?;
+    Ok((fact, retired.into_iter().map(|old| old.fact_id).collect()))
+}
+
+/// Where the versions of a pair stand, also of one that has none yet.
+fn head(view: &impl Read, tenant: &str, owner: &str, entity: &str, key: &str) -> Result<Head, StorageError> {
+    let head: Option<Head> = view.get(tenant, &pair_id(owner, entity, key))?;
+    let (tenant, owner, entity, key) = (tenant.into(), owner.into(), entity.into(), key.into());
+    Ok(head.unwrap_or(Head { tenant, owner, entity, key, last_version: 0, active: None }))
+}
+
+/// Checks a value: that one version of it always fits a reply.
+fn check_value(field: &str, value: &str) -> Result<(), Refusal> {
+    at_most(field, value.len(), FACT_VALUE_BYTES_MAX, "bytes")?;
+    at_most(field, recall::json_text_bytes(value), FACT_VALUE_JSON_BYTES_MAX, "bytes of JSON")
+}
+
+/// Why a version can't be acted on as the active one of its pair.
+fn not_active(fact: &Fact) -> Option<Refusal> {
+    let found = match (fact.state(), &fact.superseded_by) {
+        (State::Active, _) => return None,
+        (State::Deleted, _) => "deleted".into(),
+        (State::Superseded, Some(by)) => format!("superseded by `{by}`"),
+        (State::Superseded, None) => "superseded".into(),
+    };
+    Some(Refusal::Changed { what: "fact".into(), id: fact.fact_id.clone(), expected: "the active version".into(), found })
+}
 
 fn by_id(tenant: &str, fact_id: &str) -> Key {
     kind_prefix(tenant, Kind::FactById).text(fact_id)

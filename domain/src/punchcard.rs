@@ -307,7 +307,13 @@ fn holder(view: &impl Read, at: &Stamp, claim: String, tenant: Option<&str>) -> 
 
 fn not_this_card(at: &Stamp, resource: &Resource) -> Refusal {
     let token = at.under.unwrap_or_default();
-    Refusal::StaleToken { problem: format!("fencing token {token} is not that of a live card of `{}` on `{}`", at.caller.passport, shown(&resource.to_string())) }
+    Refusal::StaleToken {
+        problem: format!(
+            "fencing token {token} is not that of a live card of `{}` on `{}`",
+            at.caller.passport,
+            shown(&resource.to_string())
+        ),
+    }
 }
 
 /// Why a card can't be had now.
@@ -594,8 +600,8 @@ pub struct Punchcards {
 impl ListPunchcards {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Punchcards> {
         let holder = self.holder_passport.as_deref();
-        if let Some(refusal) = check_tenant(&at.caller, self.tenant_id.as_deref())
-            .or_else(|| holder.and_then(|holder| check_name("holder_passport", holder)))
+        if let Some(refusal) =
+            check_tenant(&at.caller, self.tenant_id.as_deref()).or_else(|| holder.and_then(|holder| check_name("holder_passport", holder)))
         {
             return Ok(Err(refusal));
         }

@@ -174,8 +174,7 @@ pub struct GetReceipt {
 impl GetReceipt {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<ReceiptView> {
         let claim = self.tenant_id.as_deref();
-        if let Some(refusal) =
-            check_name("receipt_id", &self.receipt_id).or_else(|| claim.and_then(|claim| check_name("tenant_id", claim)))
+        if let Some(refusal) = check_name("receipt_id", &self.receipt_id).or_else(|| claim.and_then(|claim| check_name("tenant_id", claim)))
         {
             return Ok(Err(refusal));
         }

@@ -72,7 +72,7 @@ pub enum Refusal {
 
 /// A text that a caller chose, as it may stand in a message: not too long, and without control characters.
 pub fn shown(text: &str) -> String {
-    let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
+    let end = (0..=text.len().min(SHOWN_BYTES_MAX)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     let mut shown: String = text[..end].chars().filter(|c| !c.is_control()).collect();
     if end < text.len() {
         shown.push('…');

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quorate_domain::refusal::shown;
 use quorate_domain::{Principal, Refusal};
 use serde_json::{Value, json};
 
@@ -61,7 +62,7 @@ pub enum CallError {
     #[error("this needs the scope `{scope}`, which your token does not have")]
     MissingScope { scope: String },
     /// Queued for a card until the time was over.
-    #[error("`{resource}` is still held{} after a wait of {waited_ms} ms", holder.as_ref().map(|holder| format!(" by `{holder}`")).unwrap_or_default())]
+    #[error("`{}` is still held{} after a wait of {waited_ms} ms", shown(resource), holder.as_ref().map(|holder| format!(" by `{}`", shown(holder))).unwrap_or_default())]
     StillHeld { resource: String, holder: Option<String>, waited_ms: u64 },
     /// No leader took the command, so it has no effect.
     #[error("the cluster can't take writes now ({detail})")]

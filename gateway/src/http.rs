@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCo
 use quorate_domain::Principal;
 use quorate_domain::approval::{Approval, ListApprovals};
 use quorate_domain::limit::{LIST_DEFAULT, LIST_MAX};
+use quorate_domain::refusal::shown;
 use serde_json::{Value, json};
 
 use crate::auth::Credential;
@@ -133,8 +134,9 @@ async fn list_approvals(
     }
     let mut list = ListApprovals { pending_only: true, limit: LIST_DEFAULT as u64, cursor: None };
     for (name, value) in query {
-        let bad =
-            |problem: &str| Err(CallError::arguments(format!("`{name}` {problem}"), "The parameters are `status`, `limit` and `cursor`."));
+        let bad = |problem: &str| {
+            Err(CallError::arguments(format!("`{}` {problem}", shown(name)), "The parameters are `status`, `limit` and `cursor`."))
+        };
         match (name.as_str(), value.as_str()) {
             ("status", "pending") => list.pending_only = true,
             ("status", "all") => list.pending_only = false,

@@ -13,6 +13,7 @@ use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use quorate_domain::Principal;
+use quorate_domain::refusal::shown;
 use serde_json::{Map, Value, json};
 
 use crate::auth::Credential;
@@ -260,7 +261,7 @@ impl Sender<'_> {
             "tools/list" => self.list(&id, &message, true),
             "tools/call" => self.call(&id, message, true).await,
             other => {
-                let message = format!("there is no method `{}`", short(other));
+                let message = format!("there is no method `{}`", shown(other));
                 Outgoing::error(StatusCode::NOT_FOUND, &id, METHOD_NOT_FOUND, message, None)
             }
         }
@@ -277,14 +278,14 @@ impl Sender<'_> {
             Some(header) => {
                 return bad(
                     HEADER_MISMATCH,
-                    format!("the header `MCP-Protocol-Version` is `{}` and `_meta` says `{}`", short(header), short(version)),
+                    format!("the header `MCP-Protocol-Version` is `{}` and `_meta` says `{}`", shown(header), shown(version)),
                 );
             }
             None => return bad(HEADER_MISMATCH, "the header `MCP-Protocol-Version` is missing".into()),
         }
         if version != STATELESS {
-            let data = json!({ "supported": [STATELESS], "requested": short(version) });
-            let message = format!("protocol version `{}` is not supported; {STATELESS} is, and older ones by `initialize`", short(version));
+            let data = json!({ "supported": [STATELESS], "requested": shown(version) });
+            let message = format!("protocol version `{}` is not supported; {STATELESS} is, and older ones by `initialize`", shown(version));
             return Err(Box::new(Outgoing::error(StatusCode::BAD_REQUEST, id, UNSUPPORTED_VERSION, message, Some(data))));
         }
         if !meta.and_then(|meta| meta.get(META_CAPABILITIES)).is_some_and(Value::is_object) {
@@ -295,7 +296,7 @@ impl Sender<'_> {
             Some(method) => {
                 return bad(
                     HEADER_MISMATCH,
-                    format!("the header `Mcp-Method` is `{}` and the method `{}`", short(&method), short(&message.method)),
+                    format!("the header `Mcp-Method` is `{}` and the method `{}`", shown(&method), shown(&message.method)),
                 );
             }
             None => return bad(HEADER_MISMATCH, "the header `Mcp-Method` is missing".into()),
@@ -305,7 +306,7 @@ impl Sender<'_> {
             match self.header("mcp-name").map(unwrapped) {
                 Some(header) if header == name => {}
                 Some(header) => {
-                    return bad(HEADER_MISMATCH, format!("the header `Mcp-Name` is `{}` and the tool `{}`", short(&header), short(name)));
+                    return bad(HEADER_MISMATCH, format!("the header `Mcp-Name` is `{}` and the tool `{}`", shown(&header), shown(name)));
                 }
                 None => return bad(HEADER_MISMATCH, "the header `Mcp-Name` is missing".into()),
             }
@@ -337,7 +338,7 @@ impl Sender<'_> {
             "ping" => Outgoing::result(&id, "{}"),
             "tools/list" => self.list(&id, &message, false),
             "tools/call" => self.call(&id, message, false).await,
-            other => Outgoing::error(StatusCode::OK, &id, METHOD_NOT_FOUND, format!("there is no method `{}`", short(other)), None),
+            other => Outgoing::error(StatusCode::OK, &id, METHOD_NOT_FOUND, format!("there is no method `{}`", shown(other)), None),
         }
     }
 
@@ -358,8 +359,8 @@ impl Sender<'_> {
             Some(version) => {
                 let mut supported = vec![STATELESS];
                 supported.extend(LEGACY);
-                let data = json!({ "supported": supported, "requested": short(version) });
-                let message = format!("protocol version `{}` is not supported", short(version));
+                let data = json!({ "supported": supported, "requested": shown(version) });
+                let message = format!("protocol version `{}` is not supported", shown(version));
                 return Err(Box::new(Outgoing::error(StatusCode::BAD_REQUEST, id, UNSUPPORTED_VERSION, message, Some(data))));
             }
         }
@@ -454,7 +455,7 @@ impl Sender<'_> {
         };
         // Any tool of the catalog can be called; an address only decides what is listed.
         let Some(entry) = self.app.tools.find(name).cloned() else {
-            let message = format!("unknown tool: `{}`; `tools/list` shows the names, and `find_tools` more of them", short(name));
+            let message = format!("unknown tool: `{}`; `tools/list` shows the names, and `find_tools` more of them", shown(name));
             return Outgoing::error(StatusCode::OK, id, INVALID_PARAMS, message, None);
         };
         let by_meta = message.meta().and_then(|meta| meta.get(META_KEY)).and_then(Value::as_str).map(String::from);
@@ -544,9 +545,4 @@ fn write_cursor(start: usize) -> String {
 fn read_cursor(cursor: &str) -> Option<usize> {
     let text = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
     text.strip_prefix("tools:")?.parse().ok()
-}
-
-/// What a caller sent, as it may stand in a message: not too long, and without control characters.
-fn short(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(64).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use quorate_domain::refusal::shown;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -125,8 +126,7 @@ impl Tool for CallTool {
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Map<String, Value>>, CallError> {
         let Some(entry) = ctx.services.tools.find(&self.name) else {
-            let name: String = self.name.chars().take(64).collect();
-            return Err(CallError::arguments(format!("there is no tool `{name}`"), "`find_tools` shows the names."));
+            return Err(CallError::arguments(format!("there is no tool `{}`", shown(&self.name)), "`find_tools` shows the names."));
         };
         let answer = entry.call(Value::Object(self.arguments.unwrap_or_default()), ctx.clone(), cluster).await?;
         let facts = serde_json::from_str(&answer.facts).map_err(|error| CallError::Fault { detail: error.to_string() })?;

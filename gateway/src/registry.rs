@@ -9,6 +9,7 @@ use jsonschema::ValidationError;
 use jsonschema::error::ValidationErrorKind;
 use quorate_domain::Revision;
 use quorate_domain::limit::REQUEST_ID_BYTES_MAX;
+use quorate_domain::refusal::shown;
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
@@ -179,7 +180,7 @@ impl Entry {
             }
             _ => {}
         }
-        self.check(&arguments)?;
+        self.check(&mut arguments)?;
         if let (true, Value::Object(arguments)) = (self.is_mutating(), &mut arguments) {
             self.take_common(arguments, &mut ctx)?;
         }
@@ -196,7 +197,7 @@ impl Entry {
             ctx.idempotency_key = Some(key);
         }
         if let Some(token) = arguments.remove("fencing_token") {
-            ctx.fencing_token = token.as_u64().or_else(|| token.as_f64().map(|token| token as u64));
+            ctx.fencing_token = token.as_u64();
         }
         if let Some(key) = &ctx.idempotency_key
             && (key.is_empty() || key.len() > REQUEST_ID_BYTES_MAX)
@@ -207,7 +208,7 @@ impl Entry {
         Ok(())
     }
 
-    fn check(&self, whole: &Value) -> Result<(), CallError> {
+    fn check(&self, whole: &mut Value) -> Result<(), CallError> {
         let Value::Object(arguments) = whole else {
             return Err(CallError::arguments("the arguments are no JSON object", format!("Send an object such as {}.", self.example)));
         };
@@ -218,7 +219,13 @@ impl Entry {
         };
         let unknown: Vec<&String> = arguments.keys().filter(|name| !properties.contains_key(*name)).collect();
         if !unknown.is_empty() {
-            let names = list(unknown.iter().map(|name| shortened(name)));
+            let names = match unknown.get(NAMED..) {
+                Some(rest @ [_, ..]) => {
+                    let first: Vec<String> = unknown[..NAMED].iter().map(|name| format!("`{}`", shown(name))).collect();
+                    format!("{} and {} more", first.join(", "), rest.len())
+                }
+                _ => list(unknown.iter().map(|name| shown(name))),
+            };
             let problem = format!("`{}` does not know the argument{} {names}", self.name, if unknown.len() == 1 { "" } else { "s" });
             return Err(CallError::arguments(problem, known()));
         }
@@ -232,11 +239,13 @@ impl Entry {
             let problem = format!("`{}` needs {}", self.name, list(missing.iter()));
             return Err(CallError::arguments(problem, known()));
         }
-        let problem = self
-            .validator
-            .iter_errors(whole)
-            .find(|error| !matches!(error.kind(), ValidationErrorKind::Required { .. }))
-            .map(|error| explain(&error));
+        let mut numbers = arguments.iter_mut().filter_map(|(name, value)| check_number(name, &properties[name], value).err());
+        let problem = numbers.next().or_else(|| {
+            self.validator
+                .iter_errors(whole)
+                .find(|error| !matches!(error.kind(), ValidationErrorKind::Required { .. }))
+                .map(|error| explain(&error))
+        });
         match problem {
             None => Ok(()),
             Some(problem) => Err(CallError::arguments(problem, format!("Correct it and call `{}` again.", self.name))),
@@ -268,6 +277,9 @@ fn fencing_token_schema() -> Value {
     })
 }
 
+/// How many unknown arguments a refusal names; it counts the others.
+const NAMED: usize = 3;
+
 /// `a`, `b` and `c`.
 fn list(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
     let quoted: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
@@ -277,12 +289,37 @@ fn list(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
     }
 }
 
-fn shortened(name: &str) -> String {
-    let mut short: String = name.chars().take(64).filter(|c| !c.is_control()).collect();
-    if name.chars().count() > 64 {
-        short.push('…');
+/// Checks an argument that has to be a number, and says its whole range; others are left to the validator. A whole number
+/// becomes an integer however it is written, `1e3` or `1000.0`, as JSON Schema has it.
+fn check_number(name: &str, schema: &Value, value: &mut Value) -> Result<(), String> {
+    let (kind, number) = match schema["type"].as_str() {
+        Some("integer") => {
+            if let Some(whole) = value.as_f64().filter(|_| value.is_f64()).and_then(whole) {
+                *value = whole.into();
+            }
+            // No bound of ours is so large that it would be rounded.
+            ("an integer", value.as_u64().map(|number| number as f64))
+        }
+        Some("number") => ("a number", value.as_f64()),
+        _ => return Ok(()),
+    };
+    let (least, most) = (&schema["minimum"], &schema["maximum"]);
+    let is_within = |number| least.as_f64().is_none_or(|least| least <= number) && most.as_f64().is_none_or(|most| number <= most);
+    if number.is_some_and(is_within) {
+        return Ok(());
     }
-    short
+    // Every integer of ours has 64 bits and no sign.
+    let least = if least.is_null() { "0".into() } else { least.to_string() };
+    let most = if most.is_null() { u64::MAX.to_string() } else { most.to_string() };
+    let found = if value.is_number() { value.to_string() } else { word_of(value).into() };
+    Err(format!("`{name}` must be {kind} from {least} to {most}, not {found}"))
+}
+
+/// The same number as an integer, if it is one.
+fn whole(number: f64) -> Option<u64> {
+    // 2^64 is the first that does not fit.
+    let fits = number.fract() == 0.0 && (0.0..18_446_744_073_709_551_616.0).contains(&number);
+    fits.then_some(number as u64)
 }
 
 /// A schema error as a fragment that names the argument, the rule and what was found, and never repeats a whole value.
@@ -290,7 +327,7 @@ fn explain(error: &ValidationError<'_>) -> String {
     let path = error.instance_path().to_string();
     let argument = match path.trim_start_matches('/').replace('/', ".") {
         top if top.is_empty() => "the arguments".to_string(),
-        nested => format!("`{}`", shortened(&nested)),
+        nested => format!("`{}`", shown(&nested)),
     };
     let found = error.instance();
     match error.kind() {
@@ -311,8 +348,6 @@ fn explain(error: &ValidationError<'_>) -> String {
             format!("{argument} is {length} characters long, and the limit is {limit}")
         }
         ValidationErrorKind::MinLength { limit } => format!("{argument} must have at least {limit} characters"),
-        ValidationErrorKind::Minimum { limit } => format!("{argument} is {found}, and the least is {limit}"),
-        ValidationErrorKind::Maximum { limit } => format!("{argument} is {found}, and the most is {limit}"),
         ValidationErrorKind::MaxItems { limit } => {
             format!("{argument} has {} elements, and the limit is {limit}", found.as_array().map_or(0, Vec::len))
         }
@@ -328,15 +363,14 @@ fn with_article(kind: &str) -> String {
     }
 }
 
-fn word_of(value: &Value) -> String {
+fn word_of(value: &Value) -> &'static str {
     match value {
-        Value::Null => "null".into(),
-        Value::Bool(_) => "a boolean".into(),
-        Value::Number(number) if number.is_f64() => "a number with a fraction".into(),
-        Value::Number(_) => "a number".into(),
-        Value::String(_) => "a string".into(),
-        Value::Array(_) => "an array".into(),
-        Value::Object(_) => "an object".into(),
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
     }
 }
 

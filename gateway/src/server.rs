@@ -12,6 +12,7 @@ use axum::middleware::{self, Next};
 use axum::routing::{get, post};
 use axum::serve::ListenerExt;
 use ed25519_dalek::VerifyingKey;
+use quorate_domain::refusal::shown;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -212,8 +213,7 @@ async fn listed(app: &Arc<App>, catalog: &Catalog, query: Option<&str>, request:
     if let Some(unknown) = groups.iter().find(|group| !known(group)) {
         let mut names: Vec<&str> = catalog.entries().iter().map(|entry| entry.group).collect();
         names.dedup();
-        let unknown: String = unknown.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').take(64).collect();
-        let message = format!("there is no group `{unknown}`; known are {}", names.join(", "));
+        let message = format!("there is no group `{}`; known are {}", shown(unknown), names.join(", "));
         return edge::problem(StatusCode::BAD_REQUEST, "Bad Request", json!({ "code": -32602, "message": message }));
     }
     let names: Vec<&str> = catalog.entries().iter().filter(|entry| groups.contains(&entry.group)).map(|entry| entry.name).collect();

@@ -542,6 +542,14 @@ async fn bad_arguments_are_refused_with_the_rule_and_what_to_do() {
         ("query_facts", json!({ "idempotency_key": "x" })),
         ("list_entities", json!([])),
         ("list_entities", json!({ "limit": 0 })),
+        ("list_entities", json!({ "limit": 1.5 })),
+        ("list_entities", json!({ "limit": "seven" })),
+        ("query_facts", json!({ "token_budget": 1e300 })),
+        ("query_facts", json!({ "token_budget": 18_446_744_073_709_551_616.0 })),
+        ("query_facts", json!({ "token_budget": -1 })),
+        ("query_facts", json!({ "min_effective_confidence": "high" })),
+        ("store_fact", fact("fencing_token", json!(1e300))),
+        ("get_agent_identity", json!({ "a": 1, "b": 2, "c": 3, "d": 4, "e": 5 })),
         ("get_agent_identity", json!({ "a": 1, "b": 2 })),
         ("session_checkpoint", json!({ "session_id": "s", "token_budget": 0 })),
         ("session_checkpoint", json!({ "session_id": "s", "token_budget": 2 })),
@@ -562,18 +570,26 @@ async fn bad_arguments_are_refused_with_the_rule_and_what_to_do() {
         store_fact: 200 -32602 wrote=no `value` is 16385 characters long, and the limit is 16384. Nothing was written. Correct it and call `store_fact` again.
         store_fact: 200 -32602 wrote=no `value` is 32000 bytes long, and the limit is 16384 bytes. Nothing was written. Shorten `value` to 16384 bytes, or split it over several calls.
         store_fact: 200 -32602 wrote=no `entity` must not be empty. Nothing was written. Correct `entity` and call again.
-        store_fact: 200 -32602 wrote=no `confidence` is 1.5, and the most is 1. Nothing was written. Correct it and call `store_fact` again.
+        store_fact: 200 -32602 wrote=no `confidence` must be a number from 0 to 1, not 1.5. Nothing was written. Correct it and call `store_fact` again.
         store_fact: 200 -32602 wrote=no `horizon_class` must be one of `volatile`, `medium`, `stable` and `none`. Nothing was written. Correct it and call `store_fact` again.
         store_fact: 200 -32602 wrote=no `supersedes.1` must be a string, not a number. Nothing was written. Correct it and call `store_fact` again.
         store_fact: 200 -32602 wrote=no `idempotency_key` must have at least 1 characters. Nothing was written. Correct it and call `store_fact` again.
         store_fact: 200 -32602 wrote=no `idempotency_key` is 129 characters long, and the limit is 128. Nothing was written. Correct it and call `store_fact` again.
-        store_fact: 200 -32602 wrote=no `fencing_token` is -1, and the least is 0. Nothing was written. Correct it and call `store_fact` again.
+        store_fact: 200 -32602 wrote=no `fencing_token` must be an integer from 0 to 18446744073709551615, not -1. Nothing was written. Correct it and call `store_fact` again.
         query_facts: 200 -32602 wrote=no `as_of` is no instant: `yesterday`. Nothing was written. Send RFC 3339 with an offset, such as `2026-11-30T12:00:00Z`.
         query_facts: 200 -32602 wrote=no `query_facts` does not know the argument `idempotency_key`. Nothing was written. `query_facts` takes `query`, `entity`, `entity_prefix`, `key`, `top_k`, `token_budget`, `include_superseded`, `as_of`, `min_effective_confidence` and `cursor`.
         list_entities: 200 -32602 wrote=no the arguments are no JSON object. Nothing was written. Send an object such as {}.
-        list_entities: 200 -32602 wrote=no `limit` is 0, and the least is 1. Nothing was written. Correct it and call `list_entities` again.
+        list_entities: 200 -32602 wrote=no `limit` must be an integer from 1 to 1000, not 0. Nothing was written. Correct it and call `list_entities` again.
+        list_entities: 200 -32602 wrote=no `limit` must be an integer from 1 to 1000, not 1.5. Nothing was written. Correct it and call `list_entities` again.
+        list_entities: 200 -32602 wrote=no `limit` must be an integer from 1 to 1000, not a string. Nothing was written. Correct it and call `list_entities` again.
+        query_facts: 200 -32602 wrote=no `token_budget` must be an integer from 0 to 18446744073709551615, not 1e+300. Nothing was written. Correct it and call `query_facts` again.
+        query_facts: 200 -32602 wrote=no `token_budget` must be an integer from 0 to 18446744073709551615, not 1.8446744073709552e+19. Nothing was written. Correct it and call `query_facts` again.
+        query_facts: 200 -32602 wrote=no `token_budget` must be an integer from 0 to 18446744073709551615, not -1. Nothing was written. Correct it and call `query_facts` again.
+        query_facts: 200 -32602 wrote=no `min_effective_confidence` must be a number from 0 to 1, not a string. Nothing was written. Correct it and call `query_facts` again.
+        store_fact: 200 -32602 wrote=no `fencing_token` must be an integer from 0 to 18446744073709551615, not 1e+300. Nothing was written. Correct it and call `store_fact` again.
+        get_agent_identity: 200 -32602 wrote=no `get_agent_identity` does not know the arguments `a`, `b`, `c` and 2 more. Nothing was written. `get_agent_identity` takes no arguments.
         get_agent_identity: 200 -32602 wrote=no `get_agent_identity` does not know the arguments `a` and `b`. Nothing was written. `get_agent_identity` takes no arguments.
-        session_checkpoint: 200 -32602 wrote=no `token_budget` is 0, and the least is 1. Nothing was written. Correct it and call `session_checkpoint` again.
+        session_checkpoint: 200 -32602 wrote=no `token_budget` must be an integer from 1 to 18446744073709551615, not 0. Nothing was written. Correct it and call `session_checkpoint` again.
         session_checkpoint: 200 -32602 wrote=no the checkpoint has 10 tokens, and `token_budget` allows 2. Nothing was written. Shorten it, or allow more.
         approval_request: 200 -32602 wrote=no `approval_request` needs `token_budget`. Nothing was written. Say how many tokens the act may cost; 0 will do.
         punch_in: 200 -32602 wrote=no `resource` leaves its root with `..`. Nothing was written. Correct `resource` and call again.
@@ -582,6 +598,54 @@ async fn bad_arguments_are_refused_with_the_rule_and_what_to_do() {
         save_session: 200 -32602 wrote=no `state` is 20008 bytes long, and the limit is 16384 bytes. Nothing was written. Shorten `state` to 16384 bytes, or split it over several calls.
         save_session: 200 -32602 wrote=no the arguments have 1000068 bytes, and the limit is 983040. Nothing was written. Shorten them, or split them over several calls.
     "#]].assert_eq(&told);
+}
+
+#[tokio::test]
+async fn a_whole_number_is_an_integer_however_it_is_written() {
+    let world = world().await;
+    for entity in ["a", "b", "c"] {
+        world.ok(&a(), "store_fact", json!({ "entity": entity, "key": "k", "value": "v" })).await;
+    }
+    let page = |limit: &str| format!(r#"{{"limit":{limit}}}"#);
+    for two in ["2", "2.0", "0.2e1"] {
+        let answer = world.post(&a(), "/v1/tools/crux/list_entities", &page(two)).await;
+        assert_eq!(answer.json()["entities"], json!(["a", "b"]), "{two}");
+    }
+}
+
+#[tokio::test]
+async fn no_refusal_repeats_more_than_a_little_of_what_was_sent() {
+    let world = world().await;
+    let huge = "x".repeat(200_000);
+    let mut refused = 0;
+    for entry in everything().entries() {
+        for (name, property) in entry.input["properties"].as_object().unwrap() {
+            let mut arguments = entry.example.clone();
+            arguments[name] = match property["type"].as_str() {
+                Some("string") => json!(huge),
+                Some("array") => json!([huge]),
+                // The keys of an object are content; only its own is an argument's name.
+                _ => json!({ huge.as_str(): 1 }),
+            };
+            let mut unknown = entry.example.clone();
+            unknown[&huge] = 1.into();
+            for arguments in [arguments, unknown] {
+                let answer = world.call(&by("token-operator"), entry.name, arguments).await;
+                if answer.json()["result"]["isError"] == true {
+                    assert!(answer.text.len() < 3_000, "{}.{name}: {} bytes: {:.300}", entry.name, answer.text.len(), answer.text);
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 150, "{refused}");
+    for (method, path) in
+        [("tools/call", "/mcp/crux"), (&*huge, "/mcp/crux"), ("tools/list", &*format!("/mcp?groups={}", "g".repeat(50_000)))]
+    {
+        let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "name": huge } });
+        let answer = world.post(&a(), path, &message.to_string()).await;
+        assert!(answer.text.contains('…') && answer.text.len() < 1_000, "{} bytes: {:.300}", answer.text.len(), answer.text);
+    }
 }
 
 // ------------------------------------------------------------------ the tools

@@ -110,8 +110,8 @@ fn check(config: &Config, may_create: bool) -> Result<Signer, String> {
     if empty && !may_create {
         return Err(format!(
             "{} is empty: the disk of node {} was wiped or is not mounted. Its identity is lost with it, and an empty disk must not vote \
-             under an old id, so this node stays out while the others go on: mount the right disk and start it again (a node that was \
-             never started before needs --new)",
+             under an old id, so this node stays out while the others go on: mount the right disk and start it again, or give its place \
+             to a new member with `quorate replace {1}` (a node that was never started before needs --new)",
             config.data.display(),
             config.node_id
         ));
@@ -173,7 +173,7 @@ mod tests {
     fn an_empty_folder_under_an_old_id_is_refused_with_the_way_out() {
         let folder = tempfile::tempdir().expect("a folder");
         let why = check(&config(folder.path()), false).err().expect("refused");
-        assert!(why.contains("node 1 was wiped") && why.contains("mount the right disk"), "{why}");
+        assert!(why.contains("node 1 was wiped") && why.contains("mount the right disk") && why.contains("`quorate replace 1`"), "{why}");
         assert!(check(&config(folder.path()), true).is_ok());
     }
 

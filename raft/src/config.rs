@@ -58,9 +58,9 @@ pub struct Config {
     /// How long a proposal may wait in the queue before it is refused as `overloaded`. Default 500. Too low, and short stalls of
     /// the disk become errors; too high, and callers run into their deadlines instead.
     pub queue_age_ms_max: u64,
-    /// Proposals that may be under way in Raft. Default 4,096. Too low, and groups stay small; too high, and a follower's or the
-    /// disk's delay piles up behind the log, where nothing can be refused any more.
-    pub in_flight_max: usize,
+    /// Rounds of proposals that may be under way: while one is being made durable the next can be on its way. Default 2. Too low,
+    /// and the disk waits for the processor; too high, and rounds stay small and each costs an fsync.
+    pub rounds_max: usize,
     /// How often an idle leader moves the lease clock. Default 500, at most half of `LEASE_ADVANCE_MS_MAX`. Too low, and an idle
     /// cluster keeps its disks busy; too high, and leases end late.
     pub tick_ms: u64,
@@ -100,7 +100,7 @@ impl Config {
             fsync_probe_rounds: 40,
             queue_max: 8_192,
             queue_age_ms_max: 500,
-            in_flight_max: 4_096,
+            rounds_max: 2,
             tick_ms: 500,
             flush_entries: 20_000,
             flush_ms: 60_000,

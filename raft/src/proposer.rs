@@ -2,32 +2,41 @@
 //!
 //! Calls wait in two bounded lanes: leases (which must not starve, or their holders lose what they hold) before everything
 //! else. While this node leads, one task takes them out, stamps each with the wall clock and with what it adds to the lease
-//! clock, and submits them in that order and for that term, so that no time is counted twice or out of order. openraft
-//! writes what it finds submitted as one group. An idle cluster gets a tick.
+//! clock, and submits them in that order, so that no time is counted twice or out of order. An idle cluster gets a tick.
+//!
+//! Calls are submitted in rounds: all that wait go together, and the next round waits until one of those under way is answered.
+//! So a lone call never waits for company, and under load a round grows to what came in meanwhile: one append, one fsync, one
+//! message to each follower and one commit of the state for all of it.
 //!
 //! A proposal ends in one of these ways, told apart for its caller: decided; refused before it was submitted (nothing was
 //! written); or submitted without an answer (it may have been written, and its retry finds out).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use openraft::async_runtime::watch::WatchReceiver;
+use futures::StreamExt;
+use openraft::base::BoxStream;
 use openraft::errors::{ClientWriteError, Fatal as OpenraftFatal, ForwardReason, ForwardToLeader};
+use openraft::raft::WriteResult;
 use quorate_domain::machine::{Body, Call, Decided, Entry};
 use quorate_domain::{Command, codec};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout_at};
 
 use crate::clock::{self, LeaseMark};
 use crate::config::Config;
-use crate::types::{MetricsReceiver, Proposal, Raft, Reply, TypeConfig, WriteResult};
+use crate::types::{MetricsReceiver, Proposal, Raft, TypeConfig};
 use crate::unavailable::{ProposeError, Reason, Unavailable};
 
 /// How long a new leader waits for the first answer of a quorum before it refuses what waits.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Places in the pipeline that only leases may take.
-const RESERVED_FOR_LEASES: usize = 512;
+/// Rounds that only leases may begin.
+const LEASE_ROUNDS: usize = 1;
+/// What one round holds at the most; the rest is the next one's.
+const ROUND_ENTRIES_MAX: usize = 4_096;
+const ROUND_BYTES_MAX: usize = 4 << 20;
 
 /// Where a proposal waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +62,9 @@ pub struct Proposer {
     leases: mpsc::Sender<Queued>,
     calls: mpsc::Sender<Queued>,
     queue_age_ms_max: u64,
-    pipeline: Arc<Pipeline>,
 }
 
-type Answer = Result<WriteResult, ProposeError>;
+type Answer = Result<WriteResult<TypeConfig>, ProposeError>;
 
 struct Queued {
     call: Call,
@@ -73,37 +81,18 @@ const SUBMITTED: u8 = 1;
 /// Taken back.
 const ABANDONED: u8 = 2;
 
-/// How much is under way in Raft.
-#[derive(Default)]
-struct Pipeline {
-    under_way: AtomicUsize,
-    freed: Notify,
-}
-
-/// A proposal's place in the pipeline, free again when it is dropped.
-pub struct Place(Option<Arc<Pipeline>>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(pipeline) = &self.0 {
-            pipeline.under_way.fetch_sub(1, Ordering::AcqRel);
-            pipeline.freed.notify_one();
-        }
-    }
-}
-
 impl Proposer {
     pub fn start(raft: Raft, config: &Config) -> Self {
         let (leases, leases_queue) = mpsc::channel(config.queue_max);
         let (calls, calls_queue) = mpsc::channel(config.queue_max);
-        let pipeline = Arc::<Pipeline>::default();
         let task = Task {
             raft: raft.clone(),
             metrics: raft.metrics(),
             leases: leases_queue,
             calls: calls_queue,
-            pipeline: Arc::clone(&pipeline),
-            in_flight_max: config.in_flight_max,
+            rounds: Arc::new(Semaphore::new(config.rounds_max)),
+            lease_rounds: Arc::new(Semaphore::new(LEASE_ROUNDS)),
+            answered: Arc::default(),
             queue_age_max: Duration::from_millis(config.queue_age_ms_max),
             lease: config.lease(),
             tick: Duration::from_millis(config.tick_ms),
@@ -112,7 +101,7 @@ impl Proposer {
             last: Instant::now(),
         };
         tokio::spawn(task.run());
-        Self { raft, leases, calls, queue_age_ms_max: config.queue_age_ms_max, pipeline }
+        Self { raft, leases, calls, queue_age_ms_max: config.queue_age_ms_max }
     }
 
     /// Has the log decide a call. Answers by `deadline`.
@@ -141,11 +130,6 @@ impl Proposer {
         }
     }
 
-    /// Proposals that are under way in Raft.
-    pub fn under_way(&self) -> usize {
-        self.pipeline.under_way.load(Ordering::Relaxed)
-    }
-
     fn overloaded(&self, detail: &str) -> Unavailable {
         Unavailable::new(Reason::Overloaded, detail, self.queue_age_ms_max)
     }
@@ -157,7 +141,7 @@ fn stopping() -> Unavailable {
 
 fn decided(answer: Answer) -> Result<Decided, ProposeError> {
     match answer? {
-        Ok(response) => match response.data {
+        Ok(response) => match response.response {
             Some(decided) => Ok(decided),
             None => unreachable!("the state machine answers every call"),
         },
@@ -188,8 +172,12 @@ struct Task {
     metrics: MetricsReceiver,
     leases: mpsc::Receiver<Queued>,
     calls: mpsc::Receiver<Queued>,
-    pipeline: Arc<Pipeline>,
-    in_flight_max: usize,
+    /// Rounds that may begin. Only this task takes permits, so what it sees is there.
+    rounds: Arc<Semaphore>,
+    /// Rounds of leases that may begin when all others are under way.
+    lease_rounds: Arc<Semaphore>,
+    /// Woken when a round has ended.
+    answered: Arc<Notify>,
     queue_age_max: Duration,
     lease: Duration,
     tick: Duration,
@@ -213,13 +201,13 @@ impl Task {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut server = self.raft.server_metrics();
         loop {
-            let has_room = self.has_room(Lane::Calls);
-            let has_lease_room = self.has_room(Lane::Leases);
+            let has_room = self.rounds.available_permits() > 0;
+            let has_lease_room = has_room || self.lease_rounds.available_permits() > 0;
             let event = tokio::select! {
                 biased;
                 Some(queued) = self.leases.recv(), if has_lease_room => Event::Call(queued),
                 Some(queued) = self.calls.recv(), if has_room => Event::Call(queued),
-                () = self.pipeline.freed.notified(), if !has_room => continue,
+                () = self.answered.notified(), if !has_room => continue,
                 _ = ticks.tick() => Event::Time,
                 changed = server.changed() => match changed {
                     Ok(()) => Event::Time,
@@ -227,19 +215,11 @@ impl Task {
                 },
             };
             match event {
-                Event::Call(queued) => self.call(queued).await,
+                Event::Call(queued) => self.round(queued).await,
                 Event::Time => self.time_passes().await,
                 Event::End => return,
             }
         }
-    }
-
-    fn has_room(&self, lane: Lane) -> bool {
-        let limit = match lane {
-            Lane::Calls => self.in_flight_max,
-            Lane::Leases => self.in_flight_max + RESERVED_FOR_LEASES,
-        };
-        self.pipeline.under_way.load(Ordering::Acquire) < limit
     }
 
     /// The term in which this node leads with a quorum behind it.
@@ -259,22 +239,55 @@ impl Task {
         self.metrics.borrow_watched().membership_config.voter_ids().count() == 1
     }
 
-    async fn call(&mut self, queued: Queued) {
+    /// Submits the first call and all that wait behind it.
+    async fn round(&mut self, first: Queued) {
         let term = loop {
             match self.leads() {
                 Ok(Some(term)) => break term,
                 Ok(None) => tokio::time::sleep(LOOK_AGAIN).await,
-                Err(error) => return refuse(queued, error),
+                Err(error) => return refuse(first, error),
             }
         };
-        if queued.since.elapsed() > self.queue_age_max {
-            let overloaded = Unavailable::new(Reason::Overloaded, "proposals wait too long", self.queue_age_max.as_millis() as u64);
-            return refuse(queued, overloaded.into());
+        let permit = Arc::clone(&self.rounds).try_acquire_owned();
+        let takes_calls = permit.is_ok();
+        let Ok(permit) = permit.or_else(|_| Arc::clone(&self.lease_rounds).try_acquire_owned()) else {
+            unreachable!("a call is only taken out when a round may begin");
+        };
+        let (mut proposals, mut callers, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut next = Some(first);
+        while let Some(queued) = next {
+            if let Some((call, to)) = self.take(queued) {
+                let proposal = self.stamp(term, Body::Call(call));
+                bytes += proposal.0.len();
+                proposals.push(proposal);
+                callers.push(to);
+            }
+            if proposals.len() >= ROUND_ENTRIES_MAX || bytes >= ROUND_BYTES_MAX {
+                break;
+            }
+            next = self.leases.try_recv().ok().or_else(|| self.calls.try_recv().ok().filter(|_| takes_calls));
         }
-        if queued.state.compare_exchange(WAITING, SUBMITTED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if proposals.is_empty() {
             return;
         }
-        self.submit(term, Body::Call(queued.call), queued.to).await;
+        match self.raft.client_write_many(proposals).await {
+            Ok(answers) => {
+                tokio::spawn(hand_out(answers, callers, permit, Arc::clone(&self.answered)));
+            }
+            // openraft has stopped: the callers' channels are dropped, which tells them.
+            Err(fatal) => tracing::warn!(%fatal, "cannot propose"),
+        }
+    }
+
+    /// A call that is still wanted, and whoever waits for its answer.
+    fn take(&self, queued: Queued) -> Option<(Call, oneshot::Sender<Answer>)> {
+        if queued.since.elapsed() > self.queue_age_max {
+            let overloaded = Unavailable::new(Reason::Overloaded, "proposals wait too long", self.queue_age_max.as_millis() as u64);
+            refuse(queued, overloaded.into());
+            return None;
+        }
+        let is_wanted = queued.state.compare_exchange(WAITING, SUBMITTED, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        is_wanted.then_some((queued.call, queued.to))
     }
 
     /// Ticks while nothing else moves the lease clock; the first one in a leadership starts its count.
@@ -284,22 +297,37 @@ impl Task {
         if known == Some(term) && self.last.elapsed() < self.tick {
             return;
         }
-        let (to, _nobody_waits) = oneshot::channel();
-        self.submit(term, Body::Tick {}, to).await;
-    }
-
-    async fn submit(&mut self, term: u64, body: Body, to: oneshot::Sender<Answer>) {
-        self.last = Instant::now();
-        let entry = Entry { wall: clock::wall(), advance_ms: self.mark.advance_ms(term, clock::since_boot()), stamped_term: term, body };
-        self.pipeline.under_way.fetch_add(1, Ordering::AcqRel);
-        let reply = Reply { to, place: Place(Some(Arc::clone(&self.pipeline))) };
-        let proposal = Proposal(codec::encode(&entry).into());
-        // Only queues it. When openraft has stopped, the reply is dropped, which tells the caller.
-        let queued: Result<(), OpenraftFatal<TypeConfig>> = self.raft.write(proposal).with_leader(term).responder(reply).await;
-        if let Err(fatal) = queued {
+        let tick = self.stamp(term, Body::Tick {});
+        if let Err(fatal) = self.raft.client_write_ff(tick, None).await {
             tracing::warn!(%fatal, "cannot propose");
         }
     }
+
+    /// The entry as it will stand in the log. If it ends up under another term, apply lets its advance count for nothing.
+    fn stamp(&mut self, term: u64, body: Body) -> Proposal {
+        self.last = Instant::now();
+        let advance_ms = self.mark.advance_ms(term, clock::since_boot());
+        Proposal(codec::encode(&Entry { wall: clock::wall(), advance_ms, stamped_term: term, body }).into())
+    }
+}
+
+/// Hands the answers of a round to its callers, in order.
+async fn hand_out(
+    mut answers: BoxStream<'static, Result<WriteResult<TypeConfig>, OpenraftFatal<TypeConfig>>>,
+    callers: Vec<oneshot::Sender<Answer>>,
+    permit: OwnedSemaphorePermit,
+    answered: Arc<Notify>,
+) {
+    for to in callers {
+        match answers.next().await {
+            // The caller may have given up at its deadline; the outcome then stands in the deduplication rows for its retry.
+            Some(Ok(answer)) => drop(to.send(Ok(answer))),
+            // openraft has stopped; the rest learns it by their dropped channels.
+            Some(Err(_)) | None => break,
+        }
+    }
+    drop(permit);
+    answered.notify_one();
 }
 
 fn refuse(queued: Queued, error: ProposeError) {

@@ -7,15 +7,12 @@
 use std::fmt;
 
 use bytes::Bytes;
-use openraft::impls::{BoxedErrorSource, InlineBatch, TokioRuntime, leader_id_std};
-use openraft::raft::responder::Responder;
+use openraft::impls::{BoxedErrorSource, InlineBatch, ProgressResponder, TokioRuntime, leader_id_std};
 use openraft::vote::RaftLeaderId;
 use openraft::{OptionalSend, RaftTypeConfig};
 use quorate_domain::machine::Decided;
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 
-use crate::unavailable::ProposeError;
 
 /// The one type configuration of this crate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +31,7 @@ impl RaftTypeConfig for TypeConfig {
     type Entry = Entry;
     type AsyncRuntime = TokioRuntime;
     type Responder<T>
-        = Reply<T>
+        = ProgressResponder<Self, T>
     where
         T: OptionalSend + 'static;
     type Batch<T>
@@ -57,7 +54,6 @@ pub type SnapshotMeta = openraft::SnapshotMeta<CommittedLeaderId, u64, Address>;
 pub type Raft = openraft::Raft<TypeConfig, crate::machine::Machine>;
 pub type Metrics = openraft::RaftMetrics<TypeConfig>;
 pub type MetricsReceiver = openraft::type_config::alias::WatchReceiverOf<TypeConfig, Metrics>;
-pub type WriteResult = openraft::raft::ClientWriteResult<TypeConfig>;
 
 /// The CBOR of a [`quorate_domain::machine::Entry`], encoded once by the proposer and shared from there on: by the log, by the
 /// streams to the followers and by apply.
@@ -88,20 +84,6 @@ pub struct Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.grpc)
-    }
-}
-
-/// Carries the result of one proposal to whoever waits for it.
-pub struct Reply<T> {
-    pub to: oneshot::Sender<Result<T, ProposeError>>,
-    /// Gives the proposal's place in the pipeline back when it is dropped, also when nobody answers.
-    pub place: crate::proposer::Place,
-}
-
-impl<T: OptionalSend + 'static> Responder<TypeConfig, T> for Reply<T> {
-    fn on_complete(self, result: T) {
-        // The caller may have given up at its deadline; the outcome then stands in the deduplication rows for its retry.
-        let _ = self.to.send(Ok(result));
     }
 }
 

@@ -485,7 +485,7 @@ fn leases_go_first_and_what_waits_too_long_is_refused_unwritten() {
     // One place in the pipeline besides those of leases, and no patience: all but a few calls are refused.
     let cluster = Cluster::tweaked(1, |config| {
         config.queue_max = 4;
-        config.in_flight_max = 1;
+        config.rounds_max = 1;
     });
     let leader = cluster.leader();
     let outcomes: Vec<_> = leader.block_on(async {

@@ -2,9 +2,9 @@
 //!
 //! Facts are ranked by effective confidence, then newest first. Effective confidence falls by half when a fact passes its
 //! horizon, without a write, so no index can hold that order as such. What the index holds is, for each state and horizon
-//! class, stored confidence and then age: within one class and confidence the fresh facts stand before the stale ones. A walk
-//! merges the fresh half and the stale half of every class, each read lazily and jumping over the other half, and so reads
-//! about as many rows as it yields.
+//! class, stored confidence and then age, since the fact was stored or last reverified: within one class and confidence the
+//! fresh facts stand before the stale ones. A walk merges the fresh half and the stale half of every class, each read lazily
+//! and jumping over the other half, and so reads about as many rows as it yields.
 //!
 //! Rows stand in two lanes: of one owner, and of one entity of one owner.
 
@@ -93,7 +93,7 @@ impl Ranked {
             state: fact.state() as u8,
             class: fact.horizon_class,
             confidence: fact.confidence.0,
-            stored_at: fact.stored_at.0,
+            stored_at: fact.anchor().0,
             revision: fact.revision.0,
             tie,
         }
@@ -173,17 +173,27 @@ pub(super) struct Walk<'a, V: Read> {
 impl<'a, V: Read> Walk<'a, V> {
     /// Walks the lanes in order, past `after`.
     pub(super) fn lanes(view: &'a V, lanes: &[Key], states: &[State], now: UnixMs, after: Option<Order>) -> Result<Self, StorageError> {
+        let parts = states.iter().flat_map(|state| [(*state, true), (*state, false)]);
+        Self::parts(view, lanes, &parts.collect::<Vec<_>>(), now, after)
+    }
+
+    /// Walks the fresh (`true`) or the stale facts of some states in these lanes, in order, past `after`.
+    pub(super) fn parts(
+        view: &'a V,
+        lanes: &[Key],
+        parts: &[(State, bool)],
+        now: UnixMs,
+        after: Option<Order>,
+    ) -> Result<Self, StorageError> {
         let mut walk = Self { halves: Vec::new(), heads: BTreeMap::new() };
         for lane in lanes {
-            for state in states {
+            for (state, fresh) in parts {
                 for class in HorizonClass::ALL {
-                    for fresh in [true, false] {
-                        let mut half = Half::new(view, lane.clone().byte(*state as u8).byte(class.code()), class, fresh, now, after);
-                        if let Some(step) = half.next()? {
-                            walk.heads.insert((step.order, walk.halves.len()), step.id);
-                        }
-                        walk.halves.push(half);
+                    let mut half = Half::new(view, lane.clone().byte(*state as u8).byte(class.code()), class, *fresh, now, after);
+                    if let Some(step) = half.next()? {
+                        walk.heads.insert((step.order, walk.halves.len()), step.id);
                     }
+                    walk.halves.push(half);
                 }
             }
         }

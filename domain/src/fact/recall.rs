@@ -3,18 +3,16 @@
 //! A match is a fact that the filters let through and that holds at least one of the query's words. Effective confidence, age
 //! and freshness are those of the instant of the first page, which the cursor keeps, so that the order stands still while a
 //! caller pages. `as_of` only filters: it asks which facts were valid then, deleted ones included, and not how fresh they were.
-//!
-//! A reply ends early for one of four reasons, and then says which and how to go on: it has `top_k` rows, its bytes are used
-//! up, the caller's token budget is, or so many rows were examined that the rest waits for the next call.
 
 use serde::{Deserialize, Serialize};
 
 use super::place::{Place, Region, check_entity, check_entity_prefix, filed_name};
-use super::rank::{Order, State, Step, Walk, lane};
-use super::{Confidence, Fact, Head, HorizonClass, at_most, pair_id, stored};
+use super::page::{self, Asked, Page, Start};
+use super::rank::{Order, State, Walk, lane};
+use super::{Confidence, Fact, Head, HorizonClass, at_most, pair_id};
 use crate::cursor::Cursors;
 use crate::identity::check_name;
-use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX, TEXT_BYTES_MAX};
+use crate::limit::{SCAN_ROWS_MAX, TEXT_BYTES_MAX};
 use crate::record::{ReadRecords, Record};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, UnixMs};
@@ -96,53 +94,33 @@ pub(super) fn json_text_bytes(text: &str) -> usize {
 impl QueryFacts {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<FactRows> {
         let cursors = self.cursors(at);
-        let (room, now, after) = match self.check(&cursors, at) {
-            Ok(checked) => checked,
+        let start = match self.check(&cursors, at) {
+            Ok(start) => start,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let filter = Filter::new(&self, at);
-        let mut walk = self.walk(view, at, now, after)?;
-        let mut reply = FactRows {
-            rows: Vec::new(),
-            filtered_below_threshold: self.min_effective_confidence.map(|_| 0),
-            next_cursor: None,
-            truncated: None,
-        };
+        let now = start.now;
+        let mut walk = self.walk(view, at, now, start.after)?;
         let floor = self.min_effective_confidence.map_or(0, |floor| floor.0.saturating_mul(2));
-        let (mut bytes, mut examined, mut passed) = (0, 0, after);
-        let stopped = loop {
-            let Some(Step { order, id }) = walk.next()? else { break None };
-            if examined == SCAN_ROWS_MAX {
-                break Some("scan_limit");
+        let mut below = 0;
+        let page = page::fill(view, at, &cursors, start, &mut walk, |order, fact| {
+            if !filter.lets_through(&fact) {
+                return Ok(None);
             }
-            examined += 1;
-            let fact = id.map(|id| stored(view, &at.caller.tenant, &id)).transpose()?;
-            if let Some(fact) = fact.filter(|fact| filter.lets_through(fact)) {
-                if order.strength() < floor {
-                    reply.filtered_below_threshold = reply.filtered_below_threshold.map(|below| below + 1);
-                } else {
-                    let row = row(fact, now, self.include_superseded);
-                    let row_bytes = row.json_bytes() + 1;
-                    let has_room = bytes + row_bytes <= room.bytes;
-                    match (reply.rows.is_empty(), room.is_budget) {
-                        _ if reply.rows.len() as u64 >= self.top_k => break Some("top_k"),
-                        (true, true) if !has_room => return Ok(Err(budget_too_small(self.token_budget, row_bytes))),
-                        (false, true) if !has_room => break Some("token_budget"),
-                        (false, false) if !has_room => break Some("reply_bytes"),
-                        // A row that is larger than a plain reply still fits the largest, alone.
-                        _ => {}
-                    }
-                    bytes += row_bytes;
-                    reply.rows.push(row);
-                }
+            if order.strength() < floor {
+                below += 1;
+                return Ok(None);
             }
-            passed = Some(order);
-        };
-        if let (Some(reason), Some(passed)) = (stopped, passed) {
-            reply.truncated = Some(reason.into());
-            reply.next_cursor = Some(cursors.seal(&[passed.to_bytes(), now.0.to_be_bytes().to_vec()].concat()));
-        }
-        Ok(Ok(reply))
+            let row = row(fact, now, self.include_superseded);
+            let bytes = row.json_bytes();
+            Ok(Some((row, bytes)))
+        })?;
+        Ok(page.map(|Page { rows, next_cursor, truncated }| FactRows {
+            rows,
+            filtered_below_threshold: self.min_effective_confidence.map(|_| below),
+            next_cursor,
+            truncated,
+        }))
     }
 
     fn cursors(&self, at: &ReadStamp) -> Cursors {
@@ -151,14 +129,7 @@ impl QueryFacts {
         Cursors::of("facts", &at.caller, &filters)
     }
 
-    /// How large the rows may grow, the instant of the first page, and where this page begins.
-    fn check(&self, cursors: &Cursors, at: &ReadStamp) -> Result<(Room, UnixMs, Option<Order>), Refusal> {
-        if self.top_k == 0 {
-            return Err(Refusal::invalid("top_k", "must be at least 1"));
-        }
-        if self.token_budget == Some(0) {
-            return Err(Refusal::invalid("token_budget", "must be at least 1"));
-        }
+    fn check(&self, cursors: &Cursors, at: &ReadStamp) -> Result<Start, Refusal> {
         at_most("query", self.query.as_ref().map_or(0, String::len), TEXT_BYTES_MAX, "bytes")?;
         for (field, name) in [("entity", &self.entity), ("key", &self.key)] {
             if name.as_ref().is_some_and(|name| name.trim().is_empty()) {
@@ -173,11 +144,8 @@ impl QueryFacts {
         {
             return Err(refusal);
         }
-        let Some(cursor) = &self.cursor else { return Ok((Room::of(self.token_budget), at.wall, None)) };
-        let position = cursors.open(cursor)?;
-        let parts = position.split_last_chunk().and_then(|(order, now)| Some((Order::from_bytes(order)?, u64::from_be_bytes(*now))));
-        let (after, now) = parts.ok_or_else(|| Refusal::invalid("cursor", "is damaged"))?;
-        Ok((Room::of(self.token_budget), UnixMs(now), Some(after)))
+        let asked = Asked { top_k: self.top_k, token_budget: self.token_budget, default_tokens: None, cursor: self.cursor.as_deref() };
+        asked.check(cursors, at)
     }
 
     /// The cheapest way that meets all matches in order.
@@ -208,7 +176,7 @@ impl QueryFacts {
 }
 
 /// The active versions of one pair: the tenant's and the caller's own.
-fn one_pair<'a, V: Read>(
+pub(super) fn one_pair<'a, V: Read>(
     view: &'a V,
     tenant: &str,
     places: &[Place],
@@ -224,28 +192,6 @@ fn one_pair<'a, V: Read>(
         }
     }
     Ok(Walk::set(found, after))
-}
-
-/// The bytes that rows may take, and whether the caller set them.
-struct Room {
-    bytes: usize,
-    is_budget: bool,
-}
-
-impl Room {
-    fn of(token_budget: Option<u64>) -> Self {
-        let budget = token_budget.map(|tokens| usize::try_from(tokens.saturating_mul(4)).unwrap_or(usize::MAX));
-        match budget {
-            Some(bytes) if bytes <= REPLY_BYTES_MAX => Self { bytes: bytes.saturating_sub(REPLY_WRAPPER_BYTES), is_budget: true },
-            Some(_) => Self { bytes: REPLY_BYTES_MAX - REPLY_WRAPPER_BYTES, is_budget: false },
-            None => Self { bytes: REPLY_BYTES_DEFAULT - REPLY_WRAPPER_BYTES, is_budget: false },
-        }
-    }
-}
-
-fn budget_too_small(budget: Option<u64>, row_bytes: usize) -> Refusal {
-    let needed = (row_bytes + REPLY_WRAPPER_BYTES).div_ceil(4);
-    Refusal::invalid("token_budget", format!("of {} has no room for the next fact, which needs {needed}", budget.unwrap_or(0)))
 }
 
 /// What a fact has to be like, apart from its state.
@@ -283,7 +229,7 @@ impl<'a> Filter<'a> {
 }
 
 fn row(fact: Fact, now: UnixMs, include_superseded: bool) -> FactRow {
-    let is_stale = fact.stored_at < fact.horizon_class.stale_before(now);
+    let is_stale = fact.anchor() < fact.horizon_class.stale_before(now);
     FactRow {
         entity: filed_name(&fact.owner, &fact.entity),
         fact_id: fact.fact_id,
@@ -294,7 +240,7 @@ fn row(fact: Fact, now: UnixMs, include_superseded: bool) -> FactRow {
         effective_confidence: if is_stale { Confidence(fact.confidence.0 / 2) } else { fact.confidence },
         horizon_class: fact.horizon_class,
         freshness: if is_stale { "stale" } else { "fresh" }.into(),
-        age_ms: now.0.saturating_sub(fact.stored_at.0),
+        age_ms: now.0.saturating_sub(fact.anchor().0),
         stored_at: fact.stored_at,
         actor: fact.actor,
         superseded_by: fact.superseded_by.filter(|_| include_superseded),

@@ -187,7 +187,7 @@ fn a_held_card_is_refused_until_its_lease_runs_out() {
          61s mara punch_out file://b",
         expect![[r#"
             1 granted c1 to mara: token 1, 60000 ms left
-            2 refused: `file://a` is held by `mara` for another 1000 ms (lease on `file://a`)
+            2 refused: `file://a` is held by `mara` for another 1 s (lease on `file://a`)
             - held by other, enforced: mara on file://a, 1000 ms left
             - free, enforced: mara on file://a, 1000 ms left
             - free, enforced: no card
@@ -362,7 +362,7 @@ fn who_waits_is_served_in_order_and_nobody_barges() {
             2 queued t1, 0 ahead, behind mara on file://a/x for 60000 ms
             3 queued t2, 1 ahead, behind mara on file://a/x for 59000 ms
             4 queued t1, 0 ahead, behind mara on file://a/x for 58000 ms
-            5 refused: `file://a/y` is waited for by `ben` for another 28000 ms (queued for `tree://a`)
+            5 refused: `file://a/y` is waited for by `ben` for another 28 s (queued for `tree://a`)
             6 queued t3, 1 ahead, behind ben on tree://a for 28000 ms
             - queued t1, 0 ahead, behind mara on file://a/x for 57000 ms
             - queued t2, 1 ahead, behind mara on file://a/x for 57000 ms
@@ -610,7 +610,7 @@ fn the_flag_decides_whether_a_conflict_is_refused_granted_or_no_matter() {
             6 released c1 of mara on file://a
             7 refused: setting a flag needs the scope `admin`
             8 flag: enforce
-            9 refused: `file://b` is held by `jon` for another 60000 ms (lease on `tree://.`)
+            9 refused: `file://b` is held by `jon` for another 60 s (lease on `tree://.`)
         "#]],
     );
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use quorate_domain::UnixMs;
 use quorate_domain::fact;
 use quorate_domain::limit::LIST_DEFAULT;
+use quorate_domain::refusal::shown;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -270,9 +271,11 @@ impl Tool for QueryFacts {
 }
 
 fn instant(text: &str) -> Result<UnixMs, CallError> {
-    let short: String = text.chars().take(64).collect();
     UnixMs::from_rfc3339(text).ok_or_else(|| {
-        CallError::arguments(format!("`as_of` is no instant: `{short}`"), "Send RFC 3339 with an offset, such as `2026-11-30T12:00:00Z`.")
+        CallError::arguments(
+            format!("`as_of` is no instant: `{}`", shown(text)),
+            "Send RFC 3339 with an offset, such as `2026-11-30T12:00:00Z`.",
+        )
     })
 }
 

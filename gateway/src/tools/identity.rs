@@ -1,6 +1,7 @@
 //! Who is calling.
 
 use quorate_domain::identity::GetPassport;
+use quorate_domain::refusal::shown;
 use quorate_domain::{Principal, Refusal, Scope, Tier};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -144,5 +145,5 @@ impl Tool for ResolvePrincipal {
 fn owner(session: &str, caller: &Principal, ctx: &CallContext) -> Result<String, CallError> {
     let session_id = ctx.services.sessions.read(session, now_unix_ms().0);
     let owner = session_id.filter(|id| id.tenant.as_deref() == Some(&caller.tenant)).and_then(|id| id.passport);
-    owner.ok_or_else(|| CallError::Refused(Refusal::not_found("session", session.chars().take(64).collect::<String>())))
+    owner.ok_or_else(|| CallError::Refused(Refusal::not_found("session", shown(session))))
 }

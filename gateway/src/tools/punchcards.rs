@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use quorate_domain::limit::{LEASE_WAIT_MS_MAX, LIST_DEFAULT};
 use quorate_domain::punchcard::{self, GetTicket, LeaveQueue, PunchedIn};
+use quorate_domain::refusal::shown;
 use quorate_domain::{Revision, UnixMs};
 use quorate_proto::cluster::watch_response;
 use schemars::JsonSchema;
@@ -533,7 +534,8 @@ impl Tool for CheckPunchcard {
         let deadline = ctx.deadline.min(Instant::now() + CHECK_DEADLINE);
         let (found, served) = match cluster.read_as(ctx.principal()?, query, consistency, deadline).await {
             Ok(found) => found,
-            Err(CallError::Unreadable { detail, .. }) => return Err(CallError::CheckUnknown { resource: self.resource, detail }),
+            // Nobody has looked at the resource yet, so it may be anything.
+            Err(CallError::Unreadable { detail, .. }) => return Err(CallError::CheckUnknown { resource: shown(&self.resource), detail }),
             Err(error) => return Err(error),
         };
         let caller = &ctx.principal()?.passport;

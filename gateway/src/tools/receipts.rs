@@ -2,6 +2,7 @@
 
 use ed25519_dalek::{Signature, VerifyingKey};
 use quorate_domain::receipt::{self, GetReceipt, ReceiptView};
+use quorate_domain::refusal::shown;
 use quorate_domain::{Refusal, codec, flag};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -88,7 +89,7 @@ impl Tool for ReceiptVerify {
         let caller = ctx.principal()?;
         let (flags, at) = cluster.read(ctx, flag::GetFlags {}).await?;
         if flags.flags.iter().any(|set| set.name == flag::RECEIPT_VERIFY.name && set.value == "off") {
-            let disabled = unverified(self.receipt_id, caller.tenant.clone(), false, "FEATURE_DISABLED", 501);
+            let disabled = unverified(shown(&self.receipt_id), caller.tenant.clone(), false, "FEATURE_DISABLED", 501);
             return Ok(Reply::at(at.revision, disabled));
         }
         let tenant_id = (self.tenant_id != own_tenant()).then_some(self.tenant_id);

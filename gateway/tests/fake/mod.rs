@@ -288,7 +288,7 @@ impl Cluster for Node {
             grpc: address.to_string(),
             http: String::new(),
             voter: true,
-            matched: None,
+            ..Default::default()
         });
         let leads = world.leader == self.id && !lost;
         Ok(Response::new(wire::StatusResponse {
@@ -307,6 +307,13 @@ impl Cluster for Node {
     }
 
     async fn transfer_leader(&self, _: Request<wire::TransferLeaderRequest>) -> Result<Response<wire::TransferLeaderResponse>, Status> {
+        Err(Status::unimplemented("not here"))
+    }
+
+    async fn change_membership(
+        &self,
+        _: Request<wire::ChangeMembershipRequest>,
+    ) -> Result<Response<wire::ChangeMembershipResponse>, Status> {
         Err(Status::unimplemented("not here"))
     }
 }
