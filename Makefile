@@ -22,7 +22,7 @@ dev: build
 	$(QUORATE) dev
 
 build: setup
-	$(CARGO) build -p quorate
+	$(CARGO) build --workspace
 
 # ------------------------------------------------------------------ tests
 
@@ -46,7 +46,7 @@ lint: setup
 # ------------------------------------------------------------------ bench
 
 bench: setup $(SETUP)/bench
-	$(CARGO) build -p quorate -p quorate-bench
+	$(CARGO) build --workspace
 	$(TARGET)/debug/quorate-bench --etcd $(SETUP)/etcd/usr/bin/etcd $(BENCH)
 
 # ------------------------------------------------------------------ setup

@@ -1,5 +1,9 @@
 //! How a verb finds the deployment it is about: by the folder of a `quorate dev`, or by the nodes' addresses.
+//!
+//! The folder's `deployment.json` says what `dev` runs. It is replaced whole, under a lock; a running `dev` looks at it several
+//! times a second and starts and stops nodes as it says.
 
+use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -40,6 +44,9 @@ pub struct Deployment {
     pub receipt_key: String,
     pub gateway: String,
     pub nodes: Vec<NodeEntry>,
+    /// Nodes that left. Their ids never come back.
+    #[serde(default)]
+    pub retired: Vec<Retired>,
     pub tokens: Vec<TokenEntry>,
 }
 
@@ -50,6 +57,16 @@ pub struct NodeEntry {
     pub http: String,
     /// Its folder was made once; an empty one from then on is a lost disk, not a new node.
     pub created: bool,
+    /// The node whose place it takes, for as long as that is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<u64>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Retired {
+    pub id: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_by: Option<u64>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -79,6 +96,31 @@ impl Deployment {
         Ok(Some(found))
     }
 
+    /// Changes what is there now, with nobody else between the reading and the writing.
+    pub fn update<T>(data: &Path, change: impl FnOnce(&mut Self) -> T) -> anyhow::Result<T> {
+        let lock = open_lock(data, "deployment.lock")?;
+        lock.lock().context("cannot lock deployment.lock")?;
+        let mut deployment = Self::load(data)?.with_context(|| format!("{} is gone", Self::path(data).display()))?;
+        let made = change(&mut deployment);
+        deployment.save(data)?;
+        Ok(made)
+    }
+
+    /// Higher than any id this deployment has used, and than `used_max`.
+    pub fn next_id(&self, used_max: u64) -> u64 {
+        let (nodes, retired) = (self.nodes.iter().map(|node| node.id), self.retired.iter().map(|retired| retired.id));
+        nodes.chain(retired).fold(used_max, u64::max) + 1
+    }
+
+    /// Takes a node off the list: `dev` stops it, if it runs, and does not start it again.
+    pub fn retire(&mut self, id: u64, replaced_by: Option<u64>) {
+        let before = self.nodes.len();
+        self.nodes.retain(|node| node.id != id);
+        if self.nodes.len() < before {
+            self.retired.push(Retired { id, replaced_by });
+        }
+    }
+
     /// Replaces the file in one step, so that a crash leaves the old or the new one.
     pub fn save(&self, data: &Path) -> anyhow::Result<()> {
         use std::io::Write;
@@ -90,6 +132,21 @@ impl Deployment {
         std::fs::rename(&draft, &path)?;
         std::fs::File::open(data)?.sync_all()?;
         Ok(())
+    }
+}
+
+fn open_lock(data: &Path, name: &str) -> anyhow::Result<File> {
+    let path = data.join(name);
+    OpenOptions::new().write(true).create(true).truncate(false).open(&path).with_context(|| format!("cannot open {}", path.display()))
+}
+
+/// A lock in a deployment's folder, held for as long as the file is open; nothing when another process holds it.
+pub fn try_lock(data: &Path, name: &str) -> anyhow::Result<Option<File>> {
+    let file = open_lock(data, name)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("cannot lock {name}")),
     }
 }
 
@@ -117,5 +174,54 @@ impl Target {
         let found = self.deployment()?;
         let addresses = found.nodes.iter().map(|node| node.grpc.clone()).collect();
         Ok(Nodes { addresses, cluster_secret: Some(found.cluster_secret) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployment() -> Deployment {
+        // As it was written before nodes could retire.
+        let old = r#"{"cluster_id": "c", "cluster_secret": "s", "session_key": "k", "receipt_key": "r", "gateway": "127.0.0.1:1",
+            "nodes": [{"id": 1, "grpc": "g1", "http": "h1", "created": true}, {"id": 2, "grpc": "g2", "http": "h2", "created": true}],
+            "tokens": []}"#;
+        serde_json::from_str(old).expect("an older file is read")
+    }
+
+    #[test]
+    fn an_id_is_never_used_twice() {
+        let mut deployment = deployment();
+        assert_eq!((deployment.next_id(0), deployment.next_id(7)), (3, 8));
+        deployment.retire(2, Some(3));
+        deployment.retire(2, None);
+        assert_eq!(deployment.next_id(0), 3);
+        assert_eq!((deployment.nodes.len(), deployment.retired.len(), deployment.retired[0].replaced_by), (1, 1, Some(3)));
+    }
+
+    #[test]
+    fn changes_of_several_writers_all_count_and_a_lock_has_one_holder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        deployment().save(folder.path()).expect("saved");
+        let writers = (0..8).map(|_| {
+            let data = folder.path().to_path_buf();
+            std::thread::spawn(move || {
+                Deployment::update(&data, |deployment| {
+                    let id = deployment.next_id(0);
+                    let (grpc, http) = (String::new(), String::new());
+                    deployment.nodes.push(NodeEntry { id, grpc, http, created: false, replaces: None });
+                })
+            })
+        });
+        for writer in writers.collect::<Vec<_>>() {
+            writer.join().expect("no panic").expect("updated");
+        }
+        let ids: Vec<u64> = Deployment::load(folder.path()).expect("read").expect("there").nodes.iter().map(|node| node.id).collect();
+        assert_eq!(ids, (1..=10).collect::<Vec<u64>>());
+
+        let held = try_lock(folder.path(), "membership.lock").expect("no fault").expect("free");
+        assert!(try_lock(folder.path(), "membership.lock").expect("no fault").is_none());
+        drop(held);
+        assert!(try_lock(folder.path(), "membership.lock").expect("no fault").is_some());
     }
 }

@@ -1,11 +1,14 @@
 //! `quorate dev`: the whole product on one machine, as real processes that anybody may kill.
 //!
 //! Three `quorate node` and one `quorate gateway` run as children of this supervisor, on loopback, with their data in one
-//! folder. A child that dies is started again at its old address; a node whose folder was emptied is not: it refuses to start
+//! folder. What runs is what `deployment.json` there says, also when it changes: `quorate replace` and `quorate remove` write
+//! into it, and the supervisor starts and stops nodes accordingly. A child that dies is started again at its old address; a node whose folder was emptied is not: it refuses to start
 //! (exit code 78), because an empty disk under an old id would forget votes and acknowledged writes. Children hold a pipe
 //! from the supervisor as standard input and stop when it closes, so none of them outlives it.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -20,7 +23,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::deployment::{DATA_DEFAULT, Deployment, NodeEntry, Nodes, TokenEntry};
+use crate::deployment::{DATA_DEFAULT, Deployment, NodeEntry, Nodes, TokenEntry, try_lock};
 use crate::exit::{self, Failure};
 use crate::status::{connect, survey};
 use crate::{token, transfer};
@@ -45,7 +48,11 @@ pub struct DevTarget {
     pub json: bool,
 }
 
+/// What makes a child end when this supervisor does.
+const LIFELINE: &str = "--stop-on-stdin-close";
 const NODES: u64 = 3;
+/// How often the supervisor looks whether `deployment.json` has changed.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Everything has to serve by then, or the start has failed.
 const START_WITHIN: Duration = Duration::from_secs(90);
 /// A child that was told to stop and has not is killed after this.
@@ -65,8 +72,9 @@ impl Dev {
         let data = self.target.data.clone();
         std::fs::create_dir_all(&data).with_context(|| format!("cannot make {}", data.display()))?;
         let data = data.canonicalize().context("cannot resolve the data folder")?;
-        let _lock = lock(&data)?;
-        let mut deployment = match Deployment::load(&data)? {
+        let _lock =
+            try_lock(&data, "dev.lock")?.ok_or_else(|| Failure::failed(format!("another `quorate dev` runs on {}", data.display())))?;
+        let deployment = match Deployment::load(&data)? {
             Some(deployment) => deployment,
             None => {
                 let deployment = plan(self.port)?;
@@ -75,29 +83,17 @@ impl Dev {
             }
         };
 
-        let (stop, stopped) = watch::channel(false);
         let executable = std::env::current_exe().context("cannot find this executable")?;
-        let mut children = Vec::new();
-        for node in &deployment.nodes {
-            let config = data.join(format!("node-{}.toml", node.id));
-            write_secret(&config, &node_config(&data, &deployment, node))?;
-            let mut arguments = vec!["node".to_string(), "--config".into(), config.display().to_string()];
-            if !node.created {
-                arguments.push("--new".into());
-            }
-            children.push(Supervised::start(format!("node {}", node.id), executable.clone(), arguments, stopped.clone()));
-        }
-
+        let mut crew = Crew { data: data.clone(), executable, nodes: BTreeMap::new(), gateway: None, leaving: Vec::new(), seen: None };
+        crew.follow(&deployment)?;
         let started = async {
             bring_up(&deployment, &flags).await?;
-            for node in &mut deployment.nodes {
-                node.created = true;
-            }
-            deployment.save(&data)?;
-            let config = data.join("gateway.toml");
-            write_secret(&config, &gateway_config(&deployment)?)?;
-            let arguments = vec!["gateway".to_string(), "--config".into(), config.display().to_string()];
-            children.push(Supervised::start("gateway".into(), executable, arguments, stopped.clone()));
+            Deployment::update(&data, |deployment| {
+                for node in &mut deployment.nodes {
+                    node.created |= has_files(&node_folder(&data, node.id));
+                }
+            })?;
+            crew.start_gateway();
             wait_for_gateway(&deployment.gateway).await
         };
         let outcome = tokio::select! {
@@ -105,38 +101,36 @@ impl Dev {
             _ = terminate.recv() => Err(Failure::failed("stopped before everything served")),
             _ = interrupt.recv() => Err(Failure::failed("stopped before everything served")),
         };
-        let outcome = match outcome {
-            Ok(()) => {
-                self.announce(&data, &deployment, &children).await;
+        if outcome.is_ok() {
+            self.announce(&deployment, &crew).await;
+            let mut look = tokio::time::interval(LOOK_EVERY);
+            loop {
                 tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => break,
+                    _ = interrupt.recv() => break,
+                    _ = look.tick() => crew.look(),
                 }
-                Ok(())
             }
-            Err(failure) => Err(failure),
-        };
-        let _ = stop.send(true);
-        for child in children {
-            let _ = child.task.await;
         }
+        crew.stop().await;
         outcome
     }
 
-    async fn announce(&self, data: &Path, deployment: &Deployment, children: &[Supervised]) {
-        let base = format!("http://{}", deployment.gateway);
-        let pid_of = |name: &str| children.iter().find(|child| child.name == name).and_then(|child| *child.pid.borrow());
+    async fn announce(&self, deployment: &Deployment, crew: &Crew) {
+        let (base, data) = (format!("http://{}", deployment.gateway), &crew.data);
+        let pid = |child: Option<&Supervised>| child.and_then(|child| *child.pid.borrow());
+        let pid_of = |id: u64| pid(crew.nodes.get(&id));
         let tokens: serde_json::Map<String, serde_json::Value> =
             deployment.tokens.iter().map(|entry| (entry.name.clone(), entry.token.clone().into())).collect();
         let nodes: Vec<serde_json::Value> = deployment
             .nodes
             .iter()
-            .map(|node| json!({"id": node.id, "pid": pid_of(&format!("node {}", node.id)), "grpc": node.grpc, "http": format!("http://{}", node.http)}))
+            .map(|node| json!({"id": node.id, "pid": pid_of(node.id), "grpc": node.grpc, "http": format!("http://{}", node.http)}))
             .collect();
         if self.target.json {
             let all = json!({
                 "mcp": format!("{base}/mcp"), "http": base, "console": null, "tokens": tokens, "nodes": nodes,
-                "gateway": {"pid": pid_of("gateway")}, "data": data.display().to_string(),
+                "gateway": {"pid": pid(crew.gateway.as_ref())}, "data": data.display().to_string(),
             });
             println!("{all}");
             return;
@@ -149,7 +143,7 @@ impl Dev {
             println!("  token    {:<13} {}", entry.name, entry.token);
         }
         for node in &deployment.nodes {
-            println!("  node {}   pid {:<8} grpc {}", node.id, pid_of(&format!("node {}", node.id)).unwrap_or_default(), node.grpc);
+            println!("  node {}   pid {:<8} grpc {}", node.id, pid_of(node.id).unwrap_or_default(), node.grpc);
         }
         println!("\nPaste one of these:");
         println!(
@@ -160,7 +154,7 @@ impl Dev {
         println!(
             "               [mcp_servers.quorate]\n               url = \"{base}/mcp\"\n               bearer_token_env_var = \"QUORATE_TOKEN\""
         );
-        println!("\nThen kill any one of the processes with -9: it comes back, and no client sees an error. Ctrl-C ends everything.");
+        println!("\nThen kill any node with -9: it comes back, and no client sees an error. Ctrl-C ends everything.");
     }
 }
 
@@ -173,14 +167,6 @@ fn flags_of_environment() -> Result<Vec<(String, String)>, Failure> {
         }
     }
     Ok(set)
-}
-
-/// Keeps a second supervisor out of the same folder for as long as the file is open.
-fn lock(data: &Path) -> Result<std::fs::File, Failure> {
-    let file =
-        std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(data.join("dev.lock")).context("cannot open dev.lock")?;
-    file.try_lock().map_err(|_| Failure::failed(format!("another `quorate dev` runs on {}", data.display())))?;
-    Ok(file)
 }
 
 /// A new deployment: addresses that are free now, fresh secrets and tokens.
@@ -196,7 +182,7 @@ fn plan(gateway_port: u16) -> Result<Deployment, Failure> {
         Ok(address)
     };
     for id in 1..=NODES {
-        nodes.push(NodeEntry { id, grpc: take()?, http: take()?, created: false });
+        nodes.push(NodeEntry { id, grpc: take()?, http: take()?, created: false, replaces: None });
     }
     let identity = |name: &str, tenant: &str, passport: &str, tier: &str, scope: &str| TokenEntry {
         name: name.into(),
@@ -213,6 +199,7 @@ fn plan(gateway_port: u16) -> Result<Deployment, Failure> {
         receipt_key: secret(),
         gateway: gateway.local_addr().context("the gateway's address")?.to_string(),
         nodes,
+        retired: Vec::new(),
         tokens: vec![
             identity("agent-a", "default", "agent-a", "verified", "crux-mcp.*"),
             identity("agent-b", "default", "agent-b", "verified", "crux-mcp.*"),
@@ -227,31 +214,37 @@ pub fn secret() -> String {
     hex::encode(rand::random::<[u8; 32]>())
 }
 
+/// Readable by its owner alone, and replaced in one step: a child may be reading it.
 fn write_secret(path: &Path, value: &impl serde::Serialize) -> Result<(), Failure> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let text = toml::to_string(value).context("cannot write a configuration")?;
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    file.write_all(text.as_bytes()).context("cannot write a configuration")?;
+    let draft = path.with_extension("toml.new");
+    let written = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        std::fs::rename(&draft, path)
+    });
+    written.with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
+}
+
+fn node_folder(data: &Path, id: u64) -> PathBuf {
+    data.join(format!("node-{id}"))
+}
+
+fn has_files(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 fn node_config(data: &Path, deployment: &Deployment, node: &NodeEntry) -> quorate_node::Config {
     quorate_node::Config {
         node_id: node.id,
         cluster_id: deployment.cluster_id.clone(),
-        data: data.join(format!("node-{}", node.id)),
+        data: node_folder(data, node.id),
         grpc: node.grpc.clone(),
         http: node.http.clone(),
         cluster_secret: Some(deployment.cluster_secret.clone()),
         receipt_key: deployment.receipt_key.clone(),
-        stop_on_stdin_close: true,
         ..Default::default()
     }
 }
@@ -269,11 +262,12 @@ async fn bring_up(deployment: &Deployment, flags: &[(String, String)]) -> Result
             break;
         }
         let fresh = found.nodes.iter().filter(|node| node.role == "uninitialized").count() as u64;
-        if fresh == NODES {
+        // Only a deployment that never ran is formed: nodes that lost their disks must not begin anew behind the others.
+        if fresh == NODES && deployment.nodes.iter().all(|node| !node.created) {
             let members = deployment
                 .nodes
                 .iter()
-                .map(|node| Member { id: node.id, grpc: node.grpc.clone(), http: node.http.clone(), voter: true, matched: None })
+                .map(|node| Member { id: node.id, grpc: node.grpc.clone(), http: node.http.clone(), voter: true, ..Member::default() })
                 .collect();
             let mut client = connect(&deployment.nodes[0].grpc, nodes.cluster_secret.as_deref()).await?;
             transfer::init(&mut client, members).await?;
@@ -295,7 +289,6 @@ fn gateway_config(deployment: &Deployment) -> Result<quorate_gateway::Config, Fa
         cluster_secret: Some(deployment.cluster_secret.clone()),
         session_key: deployment.session_key.clone(),
         receipt_keys: vec![quorate_node::public_key(&deployment.receipt_key).map_err(Failure::config)?],
-        stop_on_stdin_close: true,
         ..Default::default()
     })
 }
@@ -313,19 +306,92 @@ async fn wait_for_gateway(address: &str) -> Result<(), Failure> {
 
 // ------------------------------------------------------------------ children
 
+/// All children, as `deployment.json` wants them.
+struct Crew {
+    data: PathBuf,
+    executable: PathBuf,
+    nodes: BTreeMap<u64, Supervised>,
+    gateway: Option<Supervised>,
+    /// Children that were told to stop and may not have ended yet.
+    leaving: Vec<tokio::task::JoinHandle<()>>,
+    /// Inode and time of the file that was last followed: it is replaced whole, so a change shows in both.
+    seen: Option<(u64, i64, i64)>,
+}
+
+impl Crew {
+    /// Follows the file, if it has changed. What can't be followed is told, and tried again at the next change.
+    fn look(&mut self) {
+        let path = Deployment::path(&self.data);
+        let Ok(now) = std::fs::metadata(&path).map(|file| (file.ino(), file.mtime(), file.mtime_nsec())) else { return };
+        if self.seen == Some(now) {
+            return;
+        }
+        self.seen = Some(now);
+        let followed = match Deployment::load(&self.data) {
+            Ok(Some(deployment)) => self.follow(&deployment),
+            Ok(None) => return,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(failure) = followed {
+            eprintln!("quorate dev: {}", failure.message);
+        }
+    }
+
+    /// Starts the nodes that are new there, stops those that are gone, and writes where the next start of the gateway finds them.
+    fn follow(&mut self, deployment: &Deployment) -> Result<(), Failure> {
+        let gone: Vec<u64> = self.nodes.keys().copied().filter(|id| !deployment.nodes.iter().any(|node| node.id == *id)).collect();
+        for child in gone.iter().filter_map(|id| self.nodes.remove(id)) {
+            self.leaving.push(child.stop());
+        }
+        self.leaving.retain(|task| !task.is_finished());
+        for node in deployment.nodes.iter().filter(|node| !self.nodes.contains_key(&node.id)).collect::<Vec<_>>() {
+            let config = self.data.join(format!("node-{}.toml", node.id));
+            write_secret(&config, &node_config(&self.data, deployment, node))?;
+            let mut arguments = vec!["node".to_string(), LIFELINE.into(), "--config".into(), config.display().to_string()];
+            if !node.created {
+                arguments.push("--new".into());
+            }
+            self.nodes.insert(node.id, Supervised::start(format!("node {}", node.id), self.executable.clone(), arguments));
+        }
+        write_secret(&self.data.join("gateway.toml"), &gateway_config(deployment)?)
+    }
+
+    fn start_gateway(&mut self) {
+        let arguments =
+            vec!["gateway".to_string(), LIFELINE.into(), "--config".into(), self.data.join("gateway.toml").display().to_string()];
+        self.gateway = Some(Supervised::start("gateway".into(), self.executable.clone(), arguments));
+    }
+
+    /// Stops all of them at once.
+    async fn stop(self) {
+        let mut leaving = self.leaving;
+        leaving.extend(self.nodes.into_values().chain(self.gateway).map(Supervised::stop));
+        for task in leaving {
+            let _ = task.await;
+        }
+    }
+}
+
 /// A child that is started again whenever it dies, until told to stop.
 struct Supervised {
-    name: String,
     pid: watch::Receiver<Option<u32>>,
+    stop: watch::Sender<bool>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Supervised {
-    fn start(name: String, executable: PathBuf, arguments: Vec<String>, stopped: watch::Receiver<bool>) -> Self {
+    fn start(name: String, executable: PathBuf, arguments: Vec<String>) -> Self {
         let (pid_sender, pid) = watch::channel(None);
-        let pid_sender = Arc::new(pid_sender);
-        let task = tokio::spawn(supervise(name.clone(), executable, arguments, stopped, pid_sender));
-        Self { name, pid, task }
+        let (stop, stopped) = watch::channel(false);
+        let task = tokio::spawn(supervise(name, executable, arguments, stopped, Arc::new(pid_sender)));
+        Self { pid, stop, task }
+    }
+
+    /// Tells it to stop; the task ends when it has.
+    fn stop(self) -> tokio::task::JoinHandle<()> {
+        // It has no receiver any more when the child was refused its start.
+        let _ = self.stop.send(true);
+        self.task
     }
 }
 

@@ -50,6 +50,10 @@ impl From<anyhow::Error> for Failure {
 
 /// Says why on standard error, and with `--json` also as one object on standard output.
 pub fn report(failure: Failure, json: bool) -> ExitCode {
+    if failure.message.is_empty() {
+        // The verb has said all there is to say.
+        return ExitCode::from(failure.code);
+    }
     eprintln!("quorate: {}", failure.message);
     if json {
         println!("{}", serde_json::json!({"ok": false, "error": failure.message, "exit_code": failure.code}));

@@ -9,6 +9,7 @@ mod config;
 mod deployment;
 mod dev;
 mod exit;
+mod membership;
 mod output;
 mod run;
 mod status;
@@ -35,6 +36,7 @@ Examples:
   quorate status                                  who leads, and how far each node has applied
   quorate tool call store_fact entity=svc:api key=owner value=platform --as agent-a
   quorate tool call punch_in resource=file://src/lib.rs holder_passport=agent-a --as agent-a
+  quorate replace 3                               a new member for a lost disk; run it again if it was interrupted
   quorate token create --passport ci --tenant default
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 unreachable or no leader, 70 a node's engine stopped,
@@ -54,6 +56,14 @@ enum Verb {
     Transfer(transfer::Transfer),
     /// Form a new cluster out of fresh nodes, once
     Init(transfer::Init),
+    /// Add the fresh node that runs at an address, as a learner
+    Join(membership::Join),
+    /// Make a learner that has caught up a voter
+    Promote(membership::Promote),
+    /// Take a member out of the cluster, for good
+    Remove(membership::Remove),
+    /// Give a node's place to a new one, which `quorate dev` starts by itself
+    Replace(membership::Replace),
     /// Create and revoke bearer tokens
     #[command(subcommand)]
     Token(token::Token),
@@ -76,6 +86,10 @@ fn main() -> std::process::ExitCode {
             Verb::Status(verb) => (verb.target.json, verb.run().await),
             Verb::Transfer(verb) => (verb.target.json, verb.run().await),
             Verb::Init(verb) => (verb.target.json, verb.run().await),
+            Verb::Join(verb) => (verb.target.json, verb.run().await),
+            Verb::Promote(verb) => (verb.target.json, verb.run().await),
+            Verb::Remove(verb) => (verb.target.json, verb.run().await),
+            Verb::Replace(verb) => (verb.target.json, verb.run().await),
             Verb::Token(verb) => (verb.json(), verb.run().await),
             Verb::Tool(verb) => (verb.json(), verb.run().await),
         }

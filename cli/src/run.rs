@@ -49,6 +49,10 @@ struct NodeFlags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     http: Option<String>,
+    /// Stop in order when standard input closes
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stop_on_stdin_close: bool,
 }
 
 /// Run one gateway: MCP and HTTP in front of the nodes.
@@ -77,12 +81,16 @@ struct GatewayFlags {
     #[arg(long, value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nodes: Vec<String>,
+    /// Stop in order when standard input closes
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stop_on_stdin_close: bool,
 }
 
 /// Logs go to standard error; `QUORATE_LOG` filters them, such as `info,quorate_raft=debug`.
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("QUORATE_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("warn,quorate=info,quorate_node=info,quorate_gateway=info"));
+        .unwrap_or_else(|_| EnvFilter::new("warn,openraft=error,quorate=info,quorate_node=info,quorate_gateway=info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
 }
 

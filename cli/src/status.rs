@@ -51,8 +51,11 @@ fn cause(error: &dyn std::error::Error) -> String {
 #[derive(Clone, Serialize)]
 pub struct NodeStatus {
     pub id: u64,
-    /// `leader`, `follower`, `learner`, `candidate`, `uninitialized`, `stopped` or `unreachable`.
+    /// `leader`, `follower`, `learner`, `candidate`, `uninitialized`, `stopped` or `unreachable`; `removed` for a node that
+    /// still runs and is no member.
     pub role: String,
+    /// Whether its vote counts, also while it is unreachable.
+    pub voter: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     pub grpc: String,
@@ -66,7 +69,7 @@ pub struct NodeStatus {
 
 impl NodeStatus {
     pub fn is_voter(&self) -> bool {
-        matches!(self.role.as_str(), "leader" | "follower" | "candidate")
+        self.voter && matches!(self.role.as_str(), "leader" | "follower" | "candidate")
     }
 }
 
@@ -77,6 +80,8 @@ pub struct Survey {
     pub term: u64,
     pub cluster_id: String,
     pub nodes: Vec<NodeStatus>,
+    /// The highest id that ever was a member.
+    pub member_id_max: u64,
 }
 
 impl Survey {
@@ -85,7 +90,8 @@ impl Survey {
     }
 }
 
-async fn ask(address: &str, secret: Option<&str>) -> Result<StatusResponse, Failure> {
+/// What one node says of itself.
+pub async fn ask(address: &str, secret: Option<&str>) -> Result<StatusResponse, Failure> {
     let asked = async {
         let mut client = connect(address, secret).await?;
         let answer = client.status(StatusRequest {}).await;
@@ -96,10 +102,9 @@ async fn ask(address: &str, secret: Option<&str>) -> Result<StatusResponse, Fail
         .unwrap_or_else(|_| Err(Failure::unavailable(format!("{address} did not answer in {} ms", ANSWER_WITHIN.as_millis()))))
 }
 
-/// Asks every node at once.
-pub async fn survey(nodes: &Nodes) -> Survey {
-    let asked = nodes.addresses.iter().map(|address| {
-        let (address, secret) = (address.clone(), nodes.cluster_secret.clone());
+async fn ask_all(addresses: &[String], secret: Option<&str>) -> Vec<StatusResponse> {
+    let asked = addresses.iter().map(|address| {
+        let (address, secret) = (address.clone(), secret.map(str::to_owned));
         tokio::spawn(async move { ask(&address, secret.as_deref()).await })
     });
     let mut answers: Vec<StatusResponse> = Vec::new();
@@ -108,41 +113,78 @@ pub async fn survey(nodes: &Nodes) -> Survey {
             answers.push(answer);
         }
     }
-    let term = answers.iter().map(|answer| answer.term).max().unwrap_or(0);
-    let leader = answers.iter().find(|answer| answer.role == "leader" && answer.term == term);
-    let last_log = leader.map(|leader| leader.last_log);
-    let cluster_id = answers.first().map(|answer| answer.cluster_id.clone()).unwrap_or_default();
+    answers
+}
 
-    let mut found: Vec<NodeStatus> = Vec::new();
-    // The members of the most advanced node are the ones that count; nodes outside of it are shown as they say.
-    let newest = answers.iter().max_by_key(|answer| (answer.term, answer.applied));
-    for member in newest.map(|answer| answer.members.as_slice()).unwrap_or_default() {
-        let answer = answers.iter().find(|answer| answer.node_id == member.id);
-        found.push(NodeStatus {
-            id: member.id,
-            role: answer.map_or("unreachable".into(), |answer| answer.role.clone()),
-            pid: answer.map(|answer| answer.pid),
-            grpc: member.grpc.clone(),
-            http: member.http.clone(),
-            applied: answer.map_or(0, |answer| answer.applied),
-            lag: last_log.and_then(|last| Some(last.saturating_sub(answer?.applied))),
-            not_ready: answer.map(|answer| answer.not_ready.clone()).unwrap_or_default(),
-        });
+/// The members of the most advanced node are the ones that count.
+fn newest(answers: &[StatusResponse]) -> Option<&StatusResponse> {
+    answers.iter().filter(|answer| !answer.members.is_empty()).max_by_key(|answer| (answer.applied, answer.term))
+}
+
+/// Asks every node at once, and then the members that those know of besides.
+pub async fn survey(nodes: &Nodes) -> Survey {
+    let secret = nodes.cluster_secret.as_deref();
+    let mut answers = ask_all(&nodes.addresses, secret).await;
+    let members = newest(&answers).map(|answer| answer.members.as_slice()).unwrap_or_default();
+    let is_new = |address: &String| !nodes.addresses.contains(address);
+    let unasked: Vec<String> = members.iter().map(|member| member.grpc.clone()).filter(is_new).collect();
+    for answer in ask_all(&unasked, secret).await {
+        // The same node under another spelling of its address.
+        if !answers.iter().any(|known| known.incarnation == answer.incarnation) {
+            answers.push(answer);
+        }
     }
-    for answer in answers.iter().filter(|answer| !found.iter().any(|node| node.id == answer.node_id)).collect::<Vec<_>>() {
-        found.push(NodeStatus {
-            id: answer.node_id,
-            role: answer.role.clone(),
-            pid: Some(answer.pid),
-            grpc: String::new(),
-            http: String::new(),
-            applied: answer.applied,
-            lag: None,
-            not_ready: answer.not_ready.clone(),
-        });
+    Survey::of(&answers)
+}
+
+impl Survey {
+    fn of(answers: &[StatusResponse]) -> Self {
+        let newest = newest(answers);
+        let members = newest.map(|answer| answer.members.as_slice()).unwrap_or_default();
+        // A node that was removed may not know it, and what it says of leaders and terms does not count.
+        let of_members = answers.iter().filter(|answer| members.iter().any(|member| member.id == answer.node_id));
+        let term = of_members.clone().map(|answer| answer.term).max().unwrap_or(0);
+        let leader = of_members.clone().find(|answer| answer.role == "leader" && answer.term == term);
+        let last_log = leader.map(|leader| leader.last_log);
+
+        let mut found: Vec<NodeStatus> = Vec::new();
+        for member in members {
+            let answer = answers.iter().find(|answer| answer.node_id == member.id);
+            found.push(NodeStatus {
+                id: member.id,
+                role: answer.map_or("unreachable".into(), |answer| answer.role.clone()),
+                voter: member.voter,
+                pid: answer.map(|answer| answer.pid),
+                grpc: member.grpc.clone(),
+                http: member.http.clone(),
+                applied: answer.map_or(0, |answer| answer.applied),
+                lag: last_log.and_then(|last| Some(last.saturating_sub(answer?.applied))),
+                not_ready: answer.map(|answer| answer.not_ready.clone()).unwrap_or_default(),
+            });
+        }
+        for answer in answers.iter().filter(|answer| !members.iter().any(|member| member.id == answer.node_id)) {
+            let took_part = matches!(answer.role.as_str(), "leader" | "follower" | "candidate" | "learner");
+            found.push(NodeStatus {
+                id: answer.node_id,
+                role: if took_part { "removed".into() } else { answer.role.clone() },
+                voter: false,
+                pid: Some(answer.pid),
+                grpc: answer.grpc.clone(),
+                http: answer.http.clone(),
+                applied: answer.applied,
+                lag: None,
+                not_ready: answer.not_ready.clone(),
+            });
+        }
+        found.sort_by_key(|node| node.id);
+        Survey {
+            leader: leader.map(|leader| leader.node_id),
+            term,
+            cluster_id: newest.or(answers.first()).map(|answer| answer.cluster_id.clone()).unwrap_or_default(),
+            nodes: found,
+            member_id_max: answers.iter().map(|answer| answer.member_id_max).max().unwrap_or(0),
+        }
     }
-    found.sort_by_key(|node| node.id);
-    Survey { leader: leader.map(|leader| leader.node_id), term, cluster_id, nodes: found }
 }
 
 impl Status {
@@ -164,6 +206,45 @@ impl Status {
         }
         let json = serde_json::to_value(&found).map_err(|error| Failure::failed(error.to_string()))?;
         output::print(self.target.json, &json, &text);
-        Ok(())
+        match found.leader {
+            Some(_) => Ok(()),
+            None => Err(Failure::unavailable("")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_proto::cluster::Member;
+
+    use super::*;
+
+    fn answer(node_id: u64, role: &str, applied: u64, voters: &[u64], learners: &[u64]) -> StatusResponse {
+        let member = |voter| move |id: &u64| Member { id: *id, grpc: format!("g{id}"), voter, ..Member::default() };
+        let members = voters.iter().map(member(true)).chain(learners.iter().map(member(false))).collect();
+        let (role, incarnation) = (role.into(), format!("i{node_id}"));
+        StatusResponse { node_id, role, applied, term: 3, last_log: applied, members, incarnation, ..StatusResponse::default() }
+    }
+
+    fn roles(survey: &Survey) -> Vec<String> {
+        survey.nodes.iter().map(|node| format!("{} {} {}", node.id, node.role, if node.voter { "votes" } else { "-" })).collect()
+    }
+
+    #[test]
+    fn a_removed_node_that_has_not_heard_of_it_is_no_voter_and_names_no_leader() {
+        let mut removed = answer(3, "leader", 40, &[1, 2, 3], &[]);
+        removed.term = 9;
+        let survey = Survey::of(&[answer(1, "leader", 50, &[1, 2], &[4]), answer(2, "follower", 49, &[1, 2], &[4]), removed]);
+        assert_eq!(roles(&survey), ["1 leader votes", "2 follower votes", "3 removed -", "4 unreachable -"]);
+        assert_eq!((survey.leader, survey.term), (Some(1), 3));
+    }
+
+    #[test]
+    fn fresh_nodes_are_shown_as_they_say_and_a_lost_voter_still_counts() {
+        let fresh = |id| answer(id, "uninitialized", 0, &[], &[]);
+        assert_eq!(roles(&Survey::of(&[fresh(1), fresh(2)])), ["1 uninitialized -", "2 uninitialized -"]);
+        let survey = Survey::of(&[answer(1, "leader", 5, &[1, 2], &[]), fresh(3)]);
+        assert_eq!(roles(&survey), ["1 leader votes", "2 unreachable votes", "3 uninitialized -"]);
+        assert!(!survey.nodes[1].is_voter(), "nobody can hand leadership to it now");
     }
 }

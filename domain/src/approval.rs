@@ -8,6 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec;
 use crate::cursor::Cursors;
 use crate::deadline::{self, Lapsed};
 use crate::event;
@@ -15,7 +16,8 @@ use crate::flag;
 use crate::identity::{check_name, check_tenant, check_text};
 use crate::key::Key;
 use crate::limit::{
-    APPROVAL_TTL_MS_DEFAULT, APPROVAL_TTL_MS_MAX, APPROVAL_TTL_MS_MIN, APPROVALS_PENDING_MAX, STATE_BYTES_MAX, STATE_DEPTH_MAX,
+    APPROVAL_TTL_MS_DEFAULT, APPROVAL_TTL_MS_MAX, APPROVAL_TTL_MS_MIN, APPROVALS_PENDING_MAX, REPLY_BYTES_MAX, STATE_BYTES_MAX,
+    STATE_DEPTH_MAX,
 };
 use crate::query;
 use crate::receipt;
@@ -24,6 +26,7 @@ use crate::refusal::{Applied, Refusal};
 use crate::session::is_deeper;
 use crate::stamp::{LeaseTime, ReadStamp, Revision, Stamp, Tier, UnixMs};
 use crate::tx::{Read, StorageError, Table, Tx};
+use crate::work::{self, QueuedMove};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -103,6 +106,9 @@ pub struct Approval {
     pub receipt_id: Option<String>,
     /// BLAKE3 of the receipt's body, in hex.
     pub receipt_body_hash: Option<String>,
+    /// The move of work that this lets happen, in the entry of its decision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<QueuedMove>,
 }
 
 impl Record for Approval {
@@ -117,7 +123,7 @@ impl Record for Approval {
 
 impl Approval {
     /// As a reader sees it: a request whose time is over has expired, swept or not.
-    fn seen_at(mut self, now: LeaseTime) -> Self {
+    pub(crate) fn seen_at(mut self, now: LeaseTime) -> Self {
         if self.status == ApprovalStatus::Pending && self.deadline <= now {
             self.status = ApprovalStatus::Expired;
         }
@@ -152,7 +158,7 @@ fn approval(view: &impl Read, tenant: &str, id: &str) -> Result<Option<Approval>
 }
 
 /// The request that an index row points to.
-fn indexed(view: &impl Read, tenant: &str, id: &[u8]) -> Result<Approval, StorageError> {
+pub(crate) fn indexed(view: &impl Read, tenant: &str, id: &[u8]) -> Result<Approval, StorageError> {
     let id = String::from_utf8_lossy(id);
     approval(view, tenant, &id)?.ok_or_else(|| StorageError::corrupt(format!("an index row points to no approval `{id}`")))
 }
@@ -176,6 +182,11 @@ pub struct RequestApproval {
 
 impl RequestApproval {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Approval> {
+        self.open(tx, at, None)
+    }
+
+    /// Opens a request; one that is approved lets a move of work happen.
+    pub(crate) fn open(self, tx: &mut impl Tx, at: &Stamp, work: Option<QueuedMove>) -> Applied<Approval> {
         if let Some(refusal) = switched_off(tx, "approval_request")?.or_else(|| self.refuse(at)) {
             return Ok(Err(refusal));
         }
@@ -204,6 +215,7 @@ impl RequestApproval {
             decided_at: None,
             receipt_id: None,
             receipt_body_hash: None,
+            work,
         };
         tx.put_index(by_revision(tenant).number_descending(at.revision.0), approval.request_id.as_bytes());
         tell(tx, at, &approval, "approval.requested")?;
@@ -280,9 +292,15 @@ impl DecideApproval {
                 return Ok(Err(Refusal::AlreadyDecided { approval: approval.request_id, decision: decided.word().into() }));
             }
         }
+        if let (Decision::Approve, Some(asked)) = (self.decision, &approval.work)
+            && let Some(refusal) = work::refuse_approval(tx, &approval.tenant, asked)?
+        {
+            return Ok(Err(refusal));
+        }
         withdraw(tx, &approval)?;
         settle(tx, at, &mut approval, self.decision, at.caller.passport.clone(), self.reviewer_notes)?;
         tx.put(&approval);
+        work::resolve(tx, at, &approval, 0)?;
         Ok(Ok(approval))
     }
 
@@ -376,7 +394,7 @@ fn tell(tx: &mut impl Tx, at: &Stamp, approval: &Approval, kind: &str) -> Result
 // ------------------------------------------------------------------ orders
 
 /// Undecided requests, oldest first.
-fn undecided(tenant: &str) -> Key {
+pub(crate) fn undecided(tenant: &str) -> Key {
     kind_prefix(tenant, Kind::ApprovalPending)
 }
 
@@ -498,10 +516,16 @@ impl ListApprovals {
             Ok(from) => from.map(|position| order.clone().raw(&position).into_bytes()),
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let (rows, next) = view.page_bytes(Table::Index, &order, from.as_deref(), limit)?;
-        let mut approvals = Vec::new();
-        for (_, id) in rows {
+        let (rows, mut next) = view.page_bytes(Table::Index, &order, from.as_deref(), limit)?;
+        let (mut approvals, mut bytes) = (Vec::new(), 0);
+        for (place, id) in rows {
             let approval = indexed(view, tenant, &id)?.seen_at(at.lease_now);
+            // A request holds a payload of up to a reply's half, so rows alone bound nothing.
+            bytes += codec::encode(&approval).len();
+            if bytes > REPLY_BYTES_MAX && !approvals.is_empty() {
+                next = Some(place);
+                break;
+            }
             // One whose time is over is not pending, swept or not.
             if !self.pending_only || approval.status == ApprovalStatus::Pending {
                 approvals.push(approval);
@@ -514,12 +538,14 @@ impl ListApprovals {
 
 /// Expires requests whose time is over, a bounded number.
 pub(crate) fn sweep(tx: &mut impl Tx, at: &Stamp) -> Result<(), StorageError> {
-    for Lapsed { tenant, id } in deadline::lapsed(tx, Kind::ApprovalByDeadline, at.lease_now)? {
+    // The number 0 is that of the entry's own command.
+    for (n, Lapsed { tenant, id }) in (1..).zip(deadline::lapsed(tx, Kind::ApprovalByDeadline, at.lease_now)?) {
         let approval = indexed(tx, &tenant, id.as_bytes())?;
         withdraw(tx, &approval)?;
         let expired = Approval { status: ApprovalStatus::Expired, ..approval };
         tx.put(&expired);
         tell(tx, &at.within(&tenant), &expired, "approval.expired")?;
+        work::resolve(tx, &at.within(&tenant), &expired, n)?;
     }
     Ok(())
 }

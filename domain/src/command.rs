@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
-use crate::{approval, codec, fact, flag, identity, punchcard, session};
+use crate::{approval, codec, coord, decision, fact, flag, identity, punchcard, session, work};
 
 /// A struct that stands in [`Command`] and knows what it answers.
 pub trait CommandKind: Into<Command> {
@@ -47,6 +47,12 @@ macro_rules! commands {
 commands! {
     StoreFact(fact::StoreFact) -> fact::FactStored,
     DeleteFact(fact::DeleteFact) -> fact::FactDeleted,
+    EditFact(fact::EditFact) -> fact::FactEdited,
+    PinFact(fact::PinFact) -> fact::FactPinned,
+    SetHorizon(fact::SetHorizon) -> fact::HorizonSet,
+    ReverifyFact(fact::ReverifyFact) -> fact::FactReverified,
+    ConsolidateFacts(fact::ConsolidateFacts) -> fact::FactsConsolidated,
+    RecordDecision(decision::RecordDecision) -> decision::DecisionRecorded,
     PunchIn(punchcard::PunchIn) -> punchcard::PunchedIn,
     PunchOut(punchcard::PunchOut) -> punchcard::Punchcard,
     LeaveQueue(punchcard::LeaveQueue) -> punchcard::PunchedIn,
@@ -61,4 +67,9 @@ commands! {
     PutToken(identity::PutToken) -> identity::TokenPut,
     RevokeToken(identity::RevokeToken) -> identity::TokenRevoked,
     SetFlag(flag::SetFlag) -> flag::FlagSet,
+    CreateWork(work::CreateWork) -> work::Work,
+    MoveWork(work::MoveWork) -> work::Moved,
+    CommentOnWork(work::CommentOnWork) -> work::Comment,
+    SetWorkGate(identity::SetWorkGate) -> identity::Passport,
+    Announce(coord::Announce) -> coord::Announced,
 }

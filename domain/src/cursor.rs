@@ -39,6 +39,11 @@ impl Cursors {
         Ok(position.to_vec())
     }
 
+    /// The same where the first page has no cursor.
+    pub(crate) fn open_from(&self, cursor: Option<&str>) -> Result<Option<Vec<u8>>, Refusal> {
+        cursor.map(|cursor| self.open(cursor)).transpose()
+    }
+
     fn check(&self, position: &[u8]) -> [u8; CHECK_BYTES] {
         let hash = self.0.clone().update(position).finalize();
         std::array::from_fn(|i| hash.as_bytes()[i])

@@ -44,11 +44,12 @@ pub use self::freshness::{
     SweepCandidatesFound,
 };
 pub use self::history::{FactHistory, FactVersion, FactVersions};
-pub use self::horizon::HorizonClass;
+pub use self::horizon::{HorizonClass, MEDIUM_STALE_DAYS, STABLE_STALE_DAYS, VOLATILE_STALE_HOURS};
 pub use self::panel::{EditFact, FactEdited, FactPinned, MemoryFacts, MemoryHistory, MemoryRow, PinFact, ViewMemory};
 pub use self::recall::{FactRow, FactRows, QueryFacts};
 
-use self::place::{EVERYONE, Place, daemon_owned, filed_name, only_the_service};
+pub(crate) use self::place::EVERYONE;
+use self::place::{Place, daemon_owned, filed_name, only_the_service};
 use self::rank::State;
 use crate::event;
 use crate::identity::check_name;
@@ -221,13 +222,7 @@ impl StoreFact {
         let Self { value, confidence, source_receipt, .. } = self;
         let draft = Draft { value, confidence, horizon_class, source_receipt };
         let (fact, superseded_fact_ids) = next_version(tx, at, head, predecessor, named, draft)?;
-        Ok(Ok(FactStored {
-            entity: fact.filed_name(),
-            fact_id: fact.fact_id,
-            key: fact.key,
-            version: fact.version,
-            superseded_fact_ids,
-        }))
+        Ok(Ok(FactStored { entity: fact.filed_name(), fact_id: fact.fact_id, key: fact.key, version: fact.version, superseded_fact_ids }))
     }
 
     /// All that can be refused without reading.
@@ -258,7 +253,7 @@ impl StoreFact {
     }
 }
 
-fn at_most(field: &str, size: usize, limit: usize, unit: &str) -> Result<(), Refusal> {
+pub(crate) fn at_most(field: &str, size: usize, limit: usize, unit: &str) -> Result<(), Refusal> {
     match size <= limit {
         true => Ok(()),
         false => Err(Refusal::TooLong { field: field.into(), size: size as u64, limit: limit as u64, unit: unit.into() }),
@@ -308,11 +303,11 @@ impl DeleteFact {
 // ------------------------------------------------------------------ reading and writing versions
 
 /// What a new version says; the rest of it comes from its pair and its entry.
-struct Draft {
-    value: String,
-    confidence: Confidence,
-    horizon_class: HorizonClass,
-    source_receipt: Option<String>,
+pub(crate) struct Draft {
+    pub value: String,
+    pub confidence: Confidence,
+    pub horizon_class: HorizonClass,
+    pub source_receipt: Option<String>,
 }
 
 /// Makes the next version of a pair, and retires the one before and those named; answers it and what it retired.
@@ -372,6 +367,20 @@ fn next_version(
     Ok((fact, retired.into_iter().map(|old| old.fact_id).collect()))
 }
 
+/// Stores a fact that only the service writes, as evidence of what it did; answers its id.
+pub(crate) fn store_evidence(
+    tx: &mut impl Tx,
+    at: &Stamp,
+    owner: &str,
+    entity: &str,
+    key: &str,
+    draft: Draft,
+) -> Result<String, StorageError> {
+    let head = head(tx, &at.caller.tenant, owner, entity, key)?;
+    let predecessor = active(tx, &head)?;
+    Ok(next_version(tx, at, head, predecessor, Vec::new(), draft)?.0.fact_id)
+}
+
 /// Where the versions of a pair stand, also of one that has none yet.
 fn head(view: &impl Read, tenant: &str, owner: &str, entity: &str, key: &str) -> Result<Head, StorageError> {
     let head: Option<Head> = view.get(tenant, &pair_id(owner, entity, key))?;
@@ -380,7 +389,7 @@ fn head(view: &impl Read, tenant: &str, owner: &str, entity: &str, key: &str) ->
 }
 
 /// Checks a value: that one version of it always fits a reply.
-fn check_value(field: &str, value: &str) -> Result<(), Refusal> {
+pub(crate) fn check_value(field: &str, value: &str) -> Result<(), Refusal> {
     at_most(field, value.len(), FACT_VALUE_BYTES_MAX, "bytes")?;
     at_most(field, recall::json_text_bytes(value), FACT_VALUE_JSON_BYTES_MAX, "bytes of JSON")
 }

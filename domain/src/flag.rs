@@ -32,9 +32,42 @@ pub const APPROVAL_QUEUE: Definition =
     Definition { name: "CORECRUXD_FEATURE_APPROVAL_QUEUE", default: "on", words: &[], about: "approval_request and approval_decide" };
 pub const RECEIPT_VERIFY: Definition =
     Definition { name: "CORECRUXD_FEATURE_RECEIPT_VERIFY", default: "on", words: &[], about: "receipt_verify" };
+pub const MEMORY_PANEL: Definition = Definition {
+    name: "CORECRUXD_FEATURE_MEMORY_PANEL",
+    default: "on",
+    words: &[],
+    about: "memory_view, memory_edit, memory_pin and memory_history",
+};
+pub const FRESHNESS: Definition = Definition {
+    name: "CORECRUXD_FEATURE_FRESHNESS",
+    default: "on",
+    words: &[],
+    about: "memory_freshness, memory_sweep_candidates, memory_set_horizon and memory_reverify",
+};
+pub const CONSOLIDATION: Definition = Definition {
+    name: "CORECRUXD_FEATURE_CONSOLIDATION",
+    default: "on",
+    words: &[],
+    about: "memory_contradictions and memory_consolidate",
+};
+
+pub const STATUS_FEED: Definition = Definition { name: "CORECRUXD_FEATURE_STATUS_FEED", default: "on", words: &[], about: "status_feed" };
+pub const COORD: Definition = Definition { name: "CORECRUXD_COORD", default: "on", words: &[], about: "coord_announce and coord_status" };
+/// The one flag that is a number.
+pub const COORD_PRESENCE: Definition = Definition {
+    name: "CORECRUXD_COORD_PRESENCE_TTL_SECS",
+    default: "900",
+    words: &[],
+    about: "seconds after its last sign of life for which a session counts as live, 60 to 86400",
+};
+const COORD_PRESENCE_S: std::ops::RangeInclusive<u64> = 60..=86_400;
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 3] = [PUNCHCARD, APPROVAL_QUEUE, RECEIPT_VERIFY];
+pub const ALL: [Definition; 9] =
+    [PUNCHCARD, APPROVAL_QUEUE, RECEIPT_VERIFY, MEMORY_PANEL, FRESHNESS, CONSOLIDATION, STATUS_FEED, COORD, COORD_PRESENCE];
+
+/// Flags whose tools answer `CAPABILITY_DENIED` while they are off, as documented; the others answer -32030.
+pub(crate) const DENYING: [Definition; 3] = [MEMORY_PANEL, FRESHNESS, CONSOLIDATION];
 
 impl Definition {
     pub fn find(name: &str) -> Option<Self> {
@@ -44,6 +77,18 @@ impl Definition {
     /// The normal form of a word, or the accepted words.
     pub fn parse(&self, word: &str) -> Result<String, String> {
         let lower = word.trim().to_lowercase();
+        if *self == COORD_PRESENCE {
+            let seconds = lower.parse::<u64>().ok().filter(|seconds| COORD_PRESENCE_S.contains(seconds));
+            return seconds.map(|seconds| seconds.to_string()).ok_or_else(|| {
+                format!(
+                    "{} takes seconds from {} to {}, not `{}`",
+                    self.name,
+                    COORD_PRESENCE_S.start(),
+                    COORD_PRESENCE_S.end(),
+                    shown(word)
+                )
+            });
+        }
         if !self.words.is_empty() {
             return match self.words.contains(&lower.as_str()) {
                 true => Ok(lower),
@@ -78,6 +123,11 @@ impl Record for Flag {
 pub fn value(view: &(impl Read + ?Sized), flag: Definition) -> Result<String, StorageError> {
     let set: Option<Flag> = view.get(CLUSTER, &Key::new().text(flag.name))?;
     Ok(set.map_or_else(|| flag.default.into(), |flag| flag.value))
+}
+
+/// Refuses what a switch that is off takes away.
+pub(crate) fn refuse_off(view: &(impl Read + ?Sized), flag: Definition, what: &str) -> Result<Option<Refusal>, StorageError> {
+    Ok((!is_on(view, flag)?).then(|| Refusal::FeatureOff { what: what.into(), flag: flag.name.into() }))
 }
 
 /// Whether a switch is on.

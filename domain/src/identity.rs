@@ -23,6 +23,9 @@ pub struct Passport {
     pub tier: Tier,
     pub scopes: BTreeSet<Scope>,
     pub revoked_at: Option<UnixMs>,
+    /// Its moves of work wait for a person.
+    #[serde(default)]
+    pub agent_work_gate: bool,
 }
 
 impl Record for Passport {
@@ -87,6 +90,18 @@ pub(crate) fn check_tenant(caller: &Principal, claim: Option<&str>) -> Option<Re
     Some(check_name("tenant_id", claim).unwrap_or_else(|| Refusal::not_found("tenant", claim)))
 }
 
+/// Refuses a name in the arguments that claims to be the caller and is not.
+pub(crate) fn check_self(caller: &Principal, field: &str, claim: &str) -> Option<Refusal> {
+    let problem = || format!("`{field}` is not the caller, who is `{}`", caller.passport);
+    (claim != caller.passport).then(|| Refusal::Denied { problem: problem() })
+}
+
+/// Whether the caller's moves of work wait for a person.
+pub(crate) fn is_gated(view: &(impl Read + ?Sized), caller: &Principal) -> Result<bool, StorageError> {
+    let passport: Option<Passport> = view.get(&caller.tenant, &Key::new().text(&caller.passport))?;
+    Ok(passport.is_some_and(|passport| passport.agent_work_gate))
+}
+
 /// Checks free text that is kept beside a decision.
 pub(crate) fn check_text(field: &str, text: &str) -> Option<Refusal> {
     (text.len() > TEXT_BYTES_MAX).then(|| {
@@ -121,7 +136,8 @@ fn check_hash(hash: &str) -> Option<Refusal> {
     (!is_hash).then(|| Refusal::invalid("hash", "must be 64 hex digits, the BLAKE3 of the token"))
 }
 
-/// Creates a passport if it is new, and a token that stands for it. Repeating it changes nothing.
+/// Creates a passport if it is new, and a token that stands for it. Repeating it changes nothing, and tier and scopes of a
+/// passport that exists have to be the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PutToken {
     /// [`token_hash`] of the token's text.
@@ -162,12 +178,24 @@ impl PutToken {
         if passport.as_ref().is_some_and(|passport| passport.revoked_at.is_some()) {
             return Ok(Err(Refusal::Revoked { passport: self.passport }));
         }
+        // A new token must not change what the old ones may do.
+        if let Some(known) = passport.as_ref().filter(|known| known.tier != self.tier || known.scopes != self.scopes) {
+            let scopes: Vec<&str> = known.scopes.iter().map(String::as_str).collect();
+            let problem = format!(
+                "passport `{}` exists with tier `{}` and scopes {}: make a token with the same, or another passport",
+                known.name,
+                known.tier.word(),
+                scopes.join(", ")
+            );
+            return Ok(Err(Refusal::Denied { problem }));
+        }
         tx.put(&Passport {
             tenant: self.tenant.clone(),
             name: self.passport.clone(),
             tier: self.tier,
             scopes: self.scopes,
             revoked_at: None,
+            agent_work_gate: passport.is_some_and(|passport| passport.agent_work_gate),
         });
         tx.put(&Token {
             hash: self.hash,
@@ -178,6 +206,28 @@ impl PutToken {
             revoked_at: None,
         });
         Ok(Ok(TokenPut { tenant: self.tenant, passport: self.passport }))
+    }
+}
+
+/// Sets whether a passport's moves of work wait for a person. An operator's act.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SetWorkGate {
+    pub tenant: String,
+    pub passport: String,
+    pub gated: bool,
+}
+
+impl SetWorkGate {
+    pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Passport> {
+        if let Some(refusal) = needs_admin(at).or_else(|| check_name("passport", &self.passport)) {
+            return Ok(Err(refusal));
+        }
+        let may_reach = at.caller.tenant == CLUSTER || at.caller.tenant == self.tenant;
+        let passport: Option<Passport> = if may_reach { tx.get(&self.tenant, &Key::new().text(&self.passport))? } else { None };
+        let Some(passport) = passport else { return Ok(Err(Refusal::not_found("passport", self.passport))) };
+        let passport = Passport { agent_work_gate: self.gated, ..passport };
+        tx.put(&passport);
+        Ok(Ok(passport))
     }
 }
 

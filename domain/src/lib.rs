@@ -5,13 +5,15 @@
 //! ways in. What an entry says of itself is its [`Stamp`]; the rest is read through [`Read`] and written through [`Tx`].
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
-//! of record: [`fact`], [`punchcard`], [`approval`], [`receipt`], [`session`], [`identity`]. [`command`] and [`query`] are the
-//! two lists that everything else in the product goes through; [`refusal`] is every way to say no.
+//! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`session`], [`identity`]. [`command`] and
+//! [`query`] are the two lists that everything else in the product goes through; [`refusal`] is every way to say no.
 
 pub mod approval;
 pub mod command;
+pub mod coord;
 pub(crate) mod cursor;
 mod deadline;
+pub mod decision;
 pub mod event;
 pub mod fact;
 pub mod flag;
@@ -31,6 +33,7 @@ pub mod stamp;
 #[cfg(test)]
 mod transcript;
 pub mod tx;
+pub mod work;
 
 pub use command::{Command, CommandKind};
 pub use query::{Query, QueryKind};

@@ -17,6 +17,8 @@ pub const TEXT_BYTES_MAX: usize = 4 * 1024;
 pub const STATE_BYTES_MAX: usize = 16 * 1024;
 /// Ids of facts that one write may retire.
 pub const SUPERSEDES_MAX: usize = 100;
+/// Alternatives, or references, of one decision.
+pub const DECISION_LIST_MAX: usize = 100;
 /// What a message repeats of a text that its reader sent.
 pub const SHOWN_BYTES_MAX: usize = 200;
 /// A request id or idempotency key.
@@ -28,6 +30,10 @@ pub const LIST_MAX: usize = 1_000;
 /// A reply's facts, as compact JSON: what it holds by default and at the most (design, 9).
 pub const REPLY_BYTES_DEFAULT: usize = 8 * 1024;
 pub const REPLY_BYTES_MAX: usize = 32 * 1024;
+/// Tokens (4 bytes of compact JSON) of a reply, by default, where the contracts name them.
+pub const VIEW_TOKENS_DEFAULT: u64 = 2_000;
+pub const CONTRADICTIONS_TOKENS_DEFAULT: u64 = 500;
+pub const FRESHNESS_TOKENS_DEFAULT: u64 = 500;
 /// What a reply's rows leave to the names around them, the cursor and the reason why they end.
 pub const REPLY_WRAPPER_BYTES: usize = 256;
 /// Levels of objects and arrays in a session's state.
@@ -64,3 +70,20 @@ pub const ANSWER_AUTO_KEPT_MS: u64 = 10 * 60 * 1_000;
 pub const ANSWERS_KEPT_MAX: u64 = 1_000_000;
 /// Change events kept in one tenant.
 pub const EVENTS_KEPT_MAX: u64 = 100_000;
+
+/// A work item's title, and the body of an item or a comment.
+pub const WORK_TITLE_BYTES_MAX: usize = 512;
+pub const WORK_BODY_BYTES_MAX: usize = 16 * 1024;
+/// A whole item, or a comment, as JSON: it fits a reply by itself.
+pub const WORK_JSON_BYTES_MAX: usize = 28 * 1024;
+
+/// Sessions that are announced at once in one tenant, and the paths of each.
+pub const COORD_INTENTS_MAX: usize = if cfg!(test) { 5 } else { 200 };
+pub const COORD_PATHS_MAX: usize = 32;
+/// An announcement as JSON, so that a reply holds one beside another and what they have in common.
+pub const INTENT_JSON_BYTES_MAX: usize = 6 * 1024;
+/// How long an announcement lasts.
+pub const COORD_TTL_S_DEFAULT: u64 = 4 * 60 * 60;
+pub const COORD_TTL_S_MAX: u64 = 24 * 60 * 60;
+/// Cards that are told of one session.
+pub const COORD_LEASES_SHOWN: usize = 5;

@@ -6,7 +6,7 @@ use crate::limit::LIST_MAX;
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
-use crate::{approval, codec, fact, flag, identity, punchcard, receipt, session};
+use crate::{approval, codec, coord, fact, flag, identity, punchcard, receipt, session, work};
 
 /// A struct that stands in [`Query`] and knows what it answers.
 pub trait QueryKind: Into<Query> {
@@ -47,6 +47,11 @@ queries! {
     QueryFacts(fact::QueryFacts) -> fact::FactRows,
     FactHistory(fact::FactHistory) -> fact::FactVersions,
     ListEntities(fact::ListEntities) -> fact::Entities,
+    ViewMemory(fact::ViewMemory) -> fact::MemoryFacts,
+    MemoryHistory(fact::MemoryHistory) -> fact::FactVersions,
+    ShowFreshness(fact::ShowFreshness) -> fact::FactFreshness,
+    SweepCandidates(fact::SweepCandidates) -> fact::SweepCandidatesFound,
+    FindContradictions(fact::FindContradictions) -> fact::Contradictions,
     CheckPunchcard(punchcard::CheckPunchcard) -> punchcard::PunchcardChecked,
     ListPunchcards(punchcard::ListPunchcards) -> punchcard::Punchcards,
     GetTicket(punchcard::GetTicket) -> punchcard::PunchedIn,
@@ -58,6 +63,12 @@ queries! {
     ResolveToken(identity::ResolveToken) -> identity::TokenResolved,
     GetPassport(identity::GetPassport) -> identity::Passport,
     GetFlags(flag::GetFlags) -> flag::Flags,
+    ListProjects(work::ListProjects) -> work::Projects,
+    GetProject(work::GetProject) -> work::ProjectContext,
+    ListWork(work::ListWork) -> work::WorkList,
+    GetWork(work::GetWork) -> work::WorkView,
+    StatusFeed(work::StatusFeed) -> work::Feed,
+    CoordStatus(coord::CoordStatus) -> coord::Coordination,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -129,6 +129,11 @@ pub(crate) fn body<T: Serialize>(fields: &T) -> Vec<u8> {
     bytes
 }
 
+/// Whether a receipt of this id exists: where the caller chooses it, it may be taken.
+pub(crate) fn is_there(view: &(impl Read + ?Sized), tenant: &str, receipt_id: &str) -> Result<bool, StorageError> {
+    Ok(view.get_bytes(Table::Index, by_id(tenant, receipt_id).as_bytes())?.is_some())
+}
+
 /// Adds a receipt to the chain of the running command's tenant, and answers the hash of its body in hex. An id is used once.
 pub(crate) fn append(
     tx: &mut impl Tx,

@@ -21,9 +21,15 @@ pub enum Kind {
     ApprovalCount = 22,
     Session = 30,
     SessionState = 31,
+    MemoryPin = 32,
     Passport = 40,
     Token = 41,
     Flag = 42,
+    Work = 44,
+    WorkComment = 45,
+    FeedEvent = 46,
+    Intent = 47,
+    Presence = 48,
     // Receipts
     ReceiptBody = 60,
     ReceiptLink = 61,
@@ -52,6 +58,9 @@ pub enum Kind {
     ApprovalPending = 121,
     ApprovalByRevision = 122,
     SessionByDeadline = 130,
+    WorkOrder = 140,
+    FeedOrder = 141,
+    IntentByDeadline = 142,
     ReceiptById = 160,
 }
 

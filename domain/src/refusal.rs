@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::flag;
 use crate::limit::SHOWN_BYTES_MAX;
 use crate::tx::StorageError;
 
@@ -65,6 +66,9 @@ pub enum Refusal {
     /// A bounded queue or table of the tenant is full.
     #[error("{what} is full: the limit is {limit}")]
     Full { what: String, limit: u64, retry_after_ms: u64 },
+    /// A fact that must not be retired, and why.
+    #[error("fact `{id}` is protected: {reason}", id = shown(id))]
+    Protected { id: String, reason: String },
     /// A feature is switched off by its flag.
     #[error("{what} is switched off by the flag `{flag}`")]
     FeatureOff { what: String, flag: String },
@@ -115,6 +119,8 @@ impl Refusal {
             Refusal::RequestConflict { .. } => "IDEMPOTENCY_CONFLICT",
             Refusal::RequestTooOld { .. } => "REQUEST_TOO_OLD",
             Refusal::Full { .. } => "FULL",
+            Refusal::Protected { .. } => "CAPABILITY_DENIED",
+            Refusal::FeatureOff { flag, .. } if flag::DENYING.iter().any(|denying| denying.name == flag) => "CAPABILITY_DENIED",
             Refusal::FeatureOff { .. } => "-32030",
         }
     }
@@ -134,6 +140,7 @@ impl Refusal {
             | Refusal::Changed { .. }
             | Refusal::RequestConflict { .. }
             | Refusal::RequestTooOld { .. }
+            | Refusal::Protected { .. }
             | Refusal::FeatureOff { .. } => false,
         }
     }
@@ -161,6 +168,7 @@ impl Refusal {
             Refusal::RequestConflict { .. } => "Use a new `idempotency_key` for a new intent.".into(),
             Refusal::RequestTooOld { .. } => "Look whether the effect is there, then call again with a new `idempotency_key`.".into(),
             Refusal::Full { retry_after_ms, .. } => format!("Call again in {retry_after_ms} ms."),
+            Refusal::Protected { .. } => "Leave it out, or store a new version with `store_fact` if you mean to replace it.".into(),
             Refusal::FeatureOff { flag, .. } => format!("An operator can switch it on with `{flag}`."),
         }
     }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use quorate_domain::approval::{DecideApproval, Decision, RequestApproval, RiskTier, SetApprovalPolicy};
+use quorate_domain::coord::Announce;
 use quorate_domain::flag::SetFlag;
+use quorate_domain::identity::{PutToken, SetWorkGate, token_hash};
 use quorate_domain::machine::{self, Body, Call, Clock, Decided, Entry};
 use quorate_domain::overlay::{Overlay, Writes};
 use quorate_domain::punchcard::{
@@ -14,6 +16,7 @@ use quorate_domain::punchcard::{
 use quorate_domain::record::{CLUSTER, Kind, WriteRecords, kind_prefix};
 use quorate_domain::resource::Resource;
 use quorate_domain::tx::{Direction, Row};
+use quorate_domain::work::{BlockerKind, CommentOnWork, CreateWork, DEFAULT_PROJECT, MoveWork, State};
 use quorate_domain::{
     Command, LeaseTime, Principal, Query, Read, ReadStamp, Refusal, RequestId, Revision, Stamp, StorageError, Table, Tier, UnixMs, codec,
 };
@@ -153,7 +156,66 @@ fn command(caller: usize) -> impl Strategy<Value = Command> {
         DecideApproval { request_id, decision, reviewer_notes: None, reviewer_tier: None, reviewer_tenant_id: None }.into()
     });
     let policy = any::<(bool, bool)>().prop_map(|(approve_low, approve_medium)| SetApprovalPolicy { approve_low, approve_medium }.into());
-    prop_oneof![10 => punch_in, 5 => punch_out, 1 => leave, 1 => force, 3 => request, 3 => decide, 1 => policy]
+    let work = work(caller);
+    prop_oneof![8 => work, 10 => punch_in, 5 => punch_out, 1 => leave, 1 => force, 3 => request, 3 => decide, 1 => policy]
+}
+
+/// Work, moves of it that wait or not, and announcements. Operators set who is gated.
+fn work(caller: usize) -> impl Strategy<Value = Command> {
+    let (tenant, name, _) = PEOPLE[caller];
+    let own = move |revision| made_by(revision, caller, "w");
+    let states = vec![State::Planned, State::InProgress, State::Blocked, State::Archive, State::Complete, State::Deployed];
+    let create = Just(CreateWork {
+        project_id: DEFAULT_PROJECT.into(),
+        title: "write it".into(),
+        created_by_passport: name.into(),
+        body: Some("all of it".into()),
+        state: None,
+        assignee_passport: None,
+        tenant_id: None,
+        linked_pr: None,
+        linked_issue: None,
+        blocker_reason: None,
+    });
+    let moved = (1..120_u64, prop::sample::select(states), any::<bool>()).prop_map(move |(revision, state, approval)| MoveWork {
+        work_id: own(revision),
+        state,
+        by_passport: name.into(),
+        blocker_reason: (state == State::Blocked).then(|| "why".into()),
+        blocker_kind: (state == State::Blocked && approval).then_some(BlockerKind::NeedsApproval),
+        expected_state: None,
+    });
+    let comment =
+        (1..120_u64).prop_map(move |revision| CommentOnWork { work_id: own(revision), author_passport: name.into(), body: "hm".into() });
+    let announce = (0..3_u64, 0..9_u64, prop::sample::select(vec!["a", "a/b", "c"])).prop_map(|(session, ttl, path)| Announce {
+        session_id: format!("0{session}"),
+        project_id: DEFAULT_PROJECT.into(),
+        by_passport: None,
+        execplan_slug: None,
+        milestone: None,
+        deploy_target: None,
+        paths: vec![path.into()],
+        note: None,
+        ttl_seconds: Some(ttl),
+    });
+    let who = (0..PEOPLE.len(), any::<bool>());
+    let put = who.clone().prop_map(move |(who, _)| PutToken {
+        hash: token_hash(PEOPLE[who].1),
+        tenant: tenant.into(),
+        passport: PEOPLE[who].1.into(),
+        tier: PEOPLE[who].2,
+        scopes: principal(who).scopes,
+        expires_at: None,
+    });
+    let gate = who.prop_map(move |(who, gated)| SetWorkGate { tenant: tenant.into(), passport: PEOPLE[who].1.into(), gated });
+    prop_oneof![
+        4 => create.prop_map(Command::from),
+        6 => moved.prop_map(Command::from),
+        1 => comment.prop_map(Command::from),
+        2 => announce.prop_map(Command::from),
+        1 => put.prop_map(Command::from),
+        2 => gate.prop_map(Command::from),
+    ]
 }
 
 /// A log of up to 120 entries. Some calls repeat the request id of the one before, and some name a card they are made under.
@@ -231,7 +293,7 @@ fn who_waits_waits_for_somebody(store: &Store, tickets: &BTreeMap<String, Princi
 fn nothing_live_is_left(mut store: Store) {
     let clock = Clock::read(&store).unwrap();
     let mut later = Overlay::new(&store);
-    later.put(&Clock { lease_now: clock.lease_now.plus_ms(4 * 60 * 60 * 1_000), ..clock });
+    later.put(&Clock { lease_now: clock.lease_now.plus_ms(30 * 60 * 60 * 1_000), ..clock });
     let writes = later.into_writes();
     store.commit(writes);
     let tick = |n| (Revision(clock.revision.0 + n), Entry { wall: clock.wall, advance_ms: 1, stamped_term: 1, body: Body::Tick {} });
@@ -239,7 +301,7 @@ fn nothing_live_is_left(mut store: Store) {
     store.commit({
         let mut later = Overlay::new(&store);
         let clock = Clock::read(&store).unwrap();
-        later.put(&Clock { lease_now: clock.lease_now.plus_ms(4 * 60 * 60 * 1_000), ..clock });
+        later.put(&Clock { lease_now: clock.lease_now.plus_ms(30 * 60 * 60 * 1_000), ..clock });
         later.into_writes()
     });
     store.apply(&[tick(4), tick(5), tick(6)]);
@@ -252,6 +314,7 @@ fn nothing_live_is_left(mut store: Store) {
         Kind::HandOver,
         Kind::ApprovalByDeadline,
         Kind::ApprovalPending,
+        Kind::IntentByDeadline,
     ];
     for tenant in [CLUSTER, "acme", "other"] {
         for kind in live {

@@ -173,7 +173,7 @@ impl CallError {
                 Refusal::TooLong { .. } => 413,
                 Refusal::NotFound { .. } => 404,
                 Refusal::Held { .. } | Refusal::StaleToken { .. } | Refusal::AlreadyDecided { .. } | Refusal::RequestTooOld { .. } => 409,
-                Refusal::Denied { .. } | Refusal::Revoked { .. } => 403,
+                Refusal::Denied { .. } | Refusal::Revoked { .. } | Refusal::Protected { .. } => 403,
                 Refusal::Expired { .. } => 410,
                 Refusal::Changed { .. } => 412,
                 Refusal::RequestConflict { .. } => 422,

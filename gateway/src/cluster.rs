@@ -18,6 +18,7 @@ use quorate_proto::cluster::cluster_client::ClusterClient;
 use quorate_proto::secret;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
@@ -27,6 +28,8 @@ use crate::call::{CallContext, CallError};
 use crate::limit::*;
 use crate::metrics::Retries;
 
+/// What one node says of itself, if it says anything in time.
+type StatusAnswer = Result<Result<tonic::Response<wire::StatusResponse>, Status>, Elapsed>;
 type Client = ClusterClient<InterceptedService<Channel, secret::Show>>;
 
 /// How fresh a read has to be.
@@ -402,7 +405,7 @@ impl Shared {
         let _ = timeout(rest, view.wait_for(|view| view.leader.is_some())).await;
     }
 
-    async fn serve_read(&self, request: wire::ReadRequest, deadline: Instant) -> Result<wire::Served, CallError> {
+    async fn serve_read(&self, mut request: wire::ReadRequest, deadline: Instant) -> Result<wire::Served, CallError> {
         let mut backoff = Backoff::new();
         let mut detail = String::from("no node answered");
         let mut rounds = 0;
@@ -411,7 +414,7 @@ impl Shared {
                 self.retries.read.fetch_add(1, Relaxed);
             }
             rounds += 1;
-            match self.read_round(&request, deadline, &mut detail).await {
+            match self.read_round(&mut request, deadline, &mut detail).await {
                 Some(result) => return result,
                 None if Instant::now() >= deadline => return Err(CallError::Unreadable { detail, retry_after_ms: 1_000 }),
                 None => {
@@ -422,10 +425,11 @@ impl Shared {
         }
     }
 
-    /// Asks the nodes one after the other, the next one as soon as one fails or is slow; the first answer counts.
+    /// Asks the nodes one after the other, the next one as soon as one fails or is slow; the first answer counts. Once a node is
+    /// too far behind for the age asked for, the others are asked for an answer of now, which no age forbids.
     async fn read_round(
         &self,
-        request: &wire::ReadRequest,
+        request: &mut wire::ReadRequest,
         deadline: Instant,
         detail: &mut String,
     ) -> Option<Result<wire::Served, CallError>> {
@@ -461,6 +465,9 @@ impl Shared {
                 Ok(Ok(response)) => match response.into_inner().result {
                     Some(wire::read_response::Result::Served(served)) => return Some(Ok(served)),
                     Some(wire::read_response::Result::Unavailable(why)) => {
+                        if why.reason == "too_stale" {
+                            request.consistency = Some(wire::read_request::Consistency::Linearizable(wire::Linearizable {}));
+                        }
                         *detail = format!("{}: {} {}", node.address, why.reason, why.detail)
                     }
                     None => return Some(Err(CallError::Fault { detail: "an empty answer to a read".into() })),
@@ -573,31 +580,9 @@ impl Shared {
             let answer = timeout(PROBE_TIMEOUT, async { node.client.clone().status(wire::StatusRequest {}).await }).await;
             (node.address.clone(), answer)
         });
-        let mut seen = View::default();
-        let mut members = Vec::new();
-        for (address, answer) in join_all(asked).await {
-            match answer {
-                Err(_) => seen.problems.push(format!("{address}: no answer")),
-                Ok(Err(status)) if status.code() == Code::Unauthenticated => seen.problems.push(format!("{address}: cluster_secret")),
-                Ok(Err(status)) => seen.problems.push(format!("{address}: {}", status.message())),
-                Ok(Ok(status)) => {
-                    let status = status.into_inner();
-                    seen.ids.insert(status.node_id, address.clone());
-                    if status.role == "leader" && seen.leader.as_ref().is_none_or(|(term, _)| *term < status.term) {
-                        seen.leader = Some((status.term, address.clone()));
-                    }
-                    if matches!(status.role.as_str(), "leader" | "follower" | "learner") && status.not_ready.is_empty() {
-                        seen.serving.push(address);
-                    }
-                    members.extend(status.members);
-                }
-            }
-        }
-        for member in members {
-            if !seen.ids.contains_key(&member.id) && !member.grpc.is_empty() {
-                seen.ids.insert(member.id, url(&member.grpc));
-                self.node(&member.grpc);
-            }
+        let (mut seen, members) = View::of(join_all(asked).await);
+        for address in members {
+            self.node(&address);
         }
         seen.probed_leader = seen.leader.as_ref().map(|(_, address)| address.clone());
         self.view.send_modify(|view| {
@@ -615,6 +600,47 @@ impl Shared {
             }
             *view = std::mem::take(&mut seen);
         });
+    }
+}
+
+impl View {
+    /// What the answers amount to, and the addresses of members besides those that answered.
+    fn of(answers: Vec<(String, StatusAnswer)>) -> (Self, Vec<String>) {
+        let mut seen = View::default();
+        let mut serving = Vec::new();
+        // As the leader tells them, or anybody while there is none.
+        let (mut members, mut leader_told) = (Vec::new(), false);
+        for (address, answer) in answers {
+            match answer {
+                Err(_) => seen.problems.push(format!("{address}: no answer")),
+                Ok(Err(status)) if status.code() == Code::Unauthenticated => seen.problems.push(format!("{address}: cluster_secret")),
+                Ok(Err(status)) => seen.problems.push(format!("{address}: {}", status.message())),
+                Ok(Ok(status)) => {
+                    let status = status.into_inner();
+                    seen.ids.insert(status.node_id, address.clone());
+                    if matches!(status.role.as_str(), "leader" | "follower" | "learner") && status.not_ready.is_empty() {
+                        serving.push((status.node_id, address.clone()));
+                    }
+                    if status.role == "leader" && seen.leader.as_ref().is_none_or(|(term, _)| *term < status.term) {
+                        seen.leader = Some((status.term, address));
+                        (members, leader_told) = (status.members, true);
+                    } else if !leader_told {
+                        members.extend(status.members);
+                    }
+                }
+            }
+        }
+        // A node that was removed may not have heard of it, and would keep every read waiting.
+        let is_member = |id: u64| !leader_told || members.iter().any(|member| member.id == id);
+        seen.serving = serving.into_iter().filter(|(id, _)| is_member(*id)).map(|(_, address)| address).collect();
+        let mut learnt = Vec::new();
+        for member in members {
+            if !seen.ids.contains_key(&member.id) && !member.grpc.is_empty() {
+                seen.ids.insert(member.id, url(&member.grpc));
+                learnt.push(member.grpc);
+            }
+        }
+        (seen, learnt)
     }
 }
 
@@ -644,4 +670,27 @@ fn new_request_id() -> String {
 pub fn now_unix_ms() -> UnixMs {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_member_is_learnt_and_a_removed_node_serves_no_reads() {
+        let status = |node_id, role: &str, members: &[u64]| {
+            let members = members.iter().map(|id| wire::Member { id: *id, grpc: format!("n{id}"), ..Default::default() }).collect();
+            let status = wire::StatusResponse { node_id, role: role.into(), term: 2, members, ..Default::default() };
+            (format!("http://n{node_id}"), Ok(Ok(tonic::Response::new(status))))
+        };
+        let removed = || status(3, "follower", &[1, 2, 3]);
+        let (seen, learnt) = View::of(vec![removed(), status(1, "leader", &[1, 2, 4]), status(2, "follower", &[1, 2, 4])]);
+        assert_eq!(seen.serving, ["http://n1", "http://n2"]);
+        assert_eq!(learnt, ["n4"]);
+        assert_eq!(seen.ids[&4], "http://n4");
+
+        let (seen, learnt) = View::of(vec![removed(), status(2, "follower", &[1, 2, 4])]);
+        assert_eq!(seen.serving, ["http://n3", "http://n2"], "without a leader nobody can tell");
+        assert_eq!(learnt, ["n1", "n4"]);
+    }
 }

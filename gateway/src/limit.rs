@@ -21,6 +21,10 @@ pub const TOKEN_BYTES_MAX: usize = 4 * 1024;
 pub const TOKEN_KNOWN_FOR: Duration = Duration::from_secs(2);
 /// The same for a token that is not valid: short, so that a new one works soon after it is made.
 pub const TOKEN_UNKNOWN_FOR: Duration = Duration::from_millis(500);
+/// How long a quorum is asked about a token before the state of a single node has to do.
+pub const TOKEN_ASKED_FOR: Duration = Duration::from_millis(2_500);
+/// How old that state may be.
+pub const TOKEN_STALE_MS_MAX: u64 = 60 * 1_000;
 /// Resolved tokens kept at once.
 pub const TOKENS_KEPT: usize = 10_000;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use expect_test::{Expect, expect, expect_file};
 use fake::{Fake, Fault};
+use quorate_domain::identity::SetWorkGate;
 use quorate_gateway::registry::Catalog;
 use quorate_gateway::{Config, Gateway, profile, schema, tools};
 use serde_json::{Value, json};
@@ -673,6 +674,33 @@ async fn every_answer_fits_its_schema() {
     run(&a(), "list_entities", json!({})).await;
     run(&a(), "delete_fact", json!({ "fact_id": fact["fact_id"] })).await;
 
+    let view = run(&a(), "memory_view", json!({ "entity": "svc:api" })).await;
+    assert_eq!(
+        (&view["returned"], &view["facts"][0]["source_receipt"], &view["facts"][0]["pinned"]),
+        (&json!(1), &Value::Null, &json!(false))
+    );
+    let id = view["facts"][0]["id"].clone();
+    run(&a(), "memory_pin", json!({ "fact_id": id })).await;
+    run(&a(), "memory_set_horizon", json!({ "fact_id": id, "horizon_class": "medium" })).await;
+    let proof = run(&a(), "memory_reverify", json!({ "fact_id": id })).await;
+    assert_eq!(run(&a(), "receipt_verify", json!({ "receipt_id": proof["receipt_id"] })).await["verified"], true);
+    let edited = run(&a(), "memory_edit", json!({ "fact_id": id, "new_value": "infra" })).await;
+    assert_eq!((&edited["new_fact"]["pinned"], &edited["new_fact"]["horizon_class"]), (&json!(true), &json!("medium")));
+    let protected = json!({ "entity": "svc:api", "key": "owner", "canonical_value": "x", "target_fact_ids": [edited["new_fact"]["id"]] });
+    let told = world.call(&a(), "memory_consolidate", protected.clone()).await.told();
+    assert!(told.contains(r#""CAPABILITY_DENIED" wrote=no"#) && told.contains("is protected: you pinned it"), "{told}");
+    let done = run(&b(), "memory_consolidate", protected).await;
+    assert_eq!(done["receipt"]["superseded_fact_ids"], json!([edited["new_fact"]["id"]]));
+    run(&a(), "memory_history", json!({ "fact_id": id })).await;
+    run(&a(), "memory_freshness", json!({})).await;
+    let candidates = run(&a(), "memory_sweep_candidates", json!({})).await;
+    assert_eq!(candidates["rows"][0]["reason"], "superseded", "{candidates}");
+    run(&a(), "store_fact", json!({ "entity": "svc:api", "key": "on", "value": "yes" })).await;
+    run(&a(), "store_fact", json!({ "entity": "svc:api", "key": "on", "value": "no", "private": true })).await;
+    assert_eq!(run(&a(), "memory_contradictions", json!({})).await["count"], 1);
+    let decision = run(&a(), "record_decision", json!({ "action": "use one parser", "rationale": "two of them drift" })).await;
+    assert_eq!(run(&a(), "receipt_verify", json!({ "receipt_id": decision["decision_id"] })).await["verified"], true);
+
     let saved = run(&a(), "save_session", json!({ "session_id": "s", "state": { "title": "t" } })).await;
     let stale = world.call(&a(), "save_session", json!({ "session_id": "s", "state": {}, "expected_revision": 1 })).await.told();
     assert!(stale.contains("-32004"), "{stale} after {saved}");
@@ -721,6 +749,45 @@ async fn every_answer_fits_its_schema() {
     run(&a(), "punch_out", json!({ "resource": "file://src/./lib.rs", "holder_passport": "agent-a", "release_commit_sha": "abc" })).await;
     let stuck = run(&a(), "punch_in", json!({ "resource": "service://x", "holder_passport": "agent-a", "reason": "why" })).await;
     run(&operator, "force_release", json!({ "punchcard_id": stuck["id"], "confirm": true, "reason": "gone" })).await;
+
+    let project = run(&a(), "list_projects", json!({})).await["projects"][0]["id"].clone();
+    run(&a(), "get_project_context", json!({ "project_id": project })).await;
+    let created = json!({ "project_id": project, "title": "parser", "body": "all of it", "created_by_passport": "agent-a" });
+    let item = run(&a(), "create_work", created).await;
+    let id = &item["id"];
+    assert_eq!((&item["state"], &item["assignee_passport"]), (&json!("planned"), &json!("agent-a")));
+    let moved = run(&b(), "update_work_state", json!({ "work_id": id, "state": "in_progress", "by_passport": "agent-b" })).await;
+    assert_eq!((&moved["applied"], &moved["work"]["state"]), (&json!(true), &json!("in_progress")));
+    let no_reason = json!({ "work_id": id, "state": "blocked", "by_passport": "agent-a" });
+    let told = world.call(&a(), "update_work_state", no_reason).await.told();
+    assert!(told.starts_with("200 -32602 wrote=no `blocker_reason` is missing"), "{told}");
+    run(&b(), "comment_on_work", json!({ "work_id": id, "author_passport": "agent-b", "body": "started" })).await;
+    let shown = run(&a(), "list_work", json!({ "work_id": id })).await;
+    assert_eq!((&shown["work"][0]["comments"], &shown["comments"][0]["author_passport"]), (&json!(1), &json!("agent-b")));
+    world.fake.run(SetWorkGate { tenant: "default".into(), passport: "agent-a".into(), gated: true }.into()).unwrap();
+    assert_eq!(run(&b(), "resolve_principal", json!({ "passport_id": "agent-a" })).await["principal"]["agent_work_gate"], true);
+    assert_eq!(run(&a(), "resolve_principal", json!({})).await["principal"]["agent_work_gate"], true);
+    let waiting = run(&a(), "update_work_state", json!({ "work_id": id, "state": "complete", "by_passport": "agent-a" })).await;
+    assert_eq!((&waiting["applied"], &waiting["queued"]["status"]), (&json!(false), &json!("pending")));
+    let action = &waiting["queued"]["action_id"];
+    let asked = run(&operator, "list_work", json!({ "state": "pending_approval" })).await;
+    assert_eq!((&asked["work"][0]["id"], &asked["work"][0]["kind"], &asked["count"]), (action, &json!("approval"), &json!(1)));
+    run(&operator, "approval_decide", json!({ "request_id": action, "decision": "approve" })).await;
+    let done = run(&a(), "list_work", json!({ "state": "complete" })).await;
+    assert_eq!((&done["work"][0]["id"], &done["work"][0]["comments"]), (id, &json!(1)));
+    let feed = run(&a(), "status_feed", json!({})).await;
+    let verbs: Vec<&str> = feed["events"].as_array().unwrap().iter().map(|event| event["verb"].as_str().unwrap()).collect();
+    assert_eq!(verbs, ["CLAIMED", "HUMAN_HOLD", "DONE"]);
+    run(&a(), "create_work", json!({ "project_id": project, "title": "docs", "created_by_passport": "agent-a" })).await;
+    let focus = json!({ "session_id": "00ff", "project_id": project, "paths": ["src"], "note": "parser" });
+    run(&a(), "coord_announce", focus).await;
+    let near = run(&b(), "coord_announce", json!({ "session_id": "0b", "project_id": project, "paths": ["src/lib.rs"] })).await;
+    assert_eq!((&near["overlaps"][0]["kind"], &near["live_peer_intents"][0]["passport_id"]), (&json!("intent_path"), &json!("agent-a")));
+    run(&a(), "punch_in", json!({ "resource": "tree://src", "holder_passport": "agent-a" })).await;
+    let floor = run(&b(), "coord_status", json!({ "project_id": project })).await;
+    assert_eq!(floor["active_sessions"][0]["leases"].as_array().map(Vec::len), Some(1), "{floor}");
+    let cleared = run(&b(), "coord_announce", json!({ "session_id": "0b", "project_id": project, "ttl_seconds": 0 })).await;
+    assert_eq!((&cleared["intent"], &cleared["cleared"]), (&Value::Null, &json!(true)));
 
     let found = run(&a(), "find_tools", json!({ "query": "archive a session" })).await;
     assert_eq!(found["tools"][0]["name"], "archive_session");
@@ -892,6 +959,18 @@ async fn without_a_leader_it_is_said_whether_anything_was_written() {
     world.ok(&a(), "check_punchcard", json!({ "resource": "file://a" })).await;
     let page = http(world.address, "GET", "/metrics", &[], "").await.text;
     assert!(page.contains("quorate_gateway_calls_total{tool=\"store_fact\",outcome=\"unavailable\"} "), "{page}");
+}
+
+#[tokio::test]
+async fn a_read_that_no_node_is_fresh_enough_for_is_answered_as_of_now() {
+    let world = world_of(3).await;
+    for node in 1..=3 {
+        world.fake.fault(node, Fault::Behind);
+    }
+    let start = Instant::now();
+    let checked = world.ok(&a(), "check_punchcard", json!({ "resource": "file://a", "max_staleness_ms": 0 })).await;
+    assert_eq!((&checked["held_by_other"], &checked["age_ms"]), (&json!(false), &json!(0)));
+    assert!(start.elapsed() < Duration::from_secs(1), "it did not wait for a fresher node: {:?}", start.elapsed());
 }
 
 #[tokio::test]

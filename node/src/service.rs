@@ -15,7 +15,7 @@ use quorate_domain::receipt::ReceiptView;
 use quorate_domain::{Command, Principal, Query, Refusal, RequestId, Revision, Tier, UnixMs, codec, event};
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_server::Cluster;
-use quorate_raft::{Address, Consistency, ProposeError, RaftNode, ReadError};
+use quorate_raft::{Address, Change, Consistency, MembershipError, Outcome, ProposeError, RaftNode, ReadError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -181,6 +181,55 @@ impl Cluster for ClusterService {
         let done = self.raft.transfer_leader(request.into_inner().to).await;
         Ok(Response::new(wire::TransferLeaderResponse { error: done.err().map(|error| error.to_string()).unwrap_or_default() }))
     }
+
+    async fn change_membership(
+        &self,
+        request: Request<wire::ChangeMembershipRequest>,
+    ) -> Result<Response<wire::ChangeMembershipResponse>, Status> {
+        use wire::change_membership_response::Result as Answer;
+        let deadline = deadline(&request);
+        let request = request.into_inner();
+        let change = change(request.change)?;
+        let made = match request.dry_run {
+            true => self.raft.check_membership_change(&change).await,
+            false => self.raft.change_membership(change, deadline).await,
+        };
+        let result = match made {
+            Ok(outcome) => Answer::Done(wire::MembershipChanged { changed: outcome == Outcome::Changed }),
+            Err(MembershipError::Undecided(ProposeError::NotLeader { leader_id, leader_grpc })) => {
+                Answer::NotLeader(wire::NotLeader { leader_id: Some(leader_id), leader_grpc })
+            }
+            Err(MembershipError::Undecided(ProposeError::Unavailable(unavailable))) => Answer::Unavailable(unavailable.into()),
+            Err(refused) => Answer::Refused(membership_refused(&refused)),
+        };
+        Ok(Response::new(wire::ChangeMembershipResponse { result: Some(result) }))
+    }
+}
+
+fn change(change: Option<wire::change_membership_request::Change>) -> Result<Change, Status> {
+    use wire::change_membership_request::Change as Asked;
+    match change.ok_or_else(|| Status::invalid_argument("the request names no change"))? {
+        Asked::AddLearner(member) if member.id == 0 || member.grpc.is_empty() => {
+            Err(Status::invalid_argument("a new member needs an id and a gRPC address"))
+        }
+        Asked::AddLearner(member) => Ok(Change::AddLearner { id: member.id, address: Address { grpc: member.grpc, http: member.http } }),
+        Asked::Promote(promotion) => Ok(Change::Promote { id: promotion.id, instead_of: promotion.instead_of }),
+        Asked::Remove(removal) => Ok(Change::Remove { id: removal.id, force: removal.force }),
+    }
+}
+
+fn membership_refused(error: &MembershipError) -> wire::MembershipRefused {
+    let (reason, lag) = match error {
+        // The last two never get here: the one is waited out by the engine, the other is answered as such.
+        MembershipError::Busy | MembershipError::Leads(_) | MembershipError::Undecided(_) => ("busy", None),
+        MembershipError::UsedBefore(_) => ("used_before", None),
+        MembershipError::NoMember(_) => ("no_member", None),
+        MembershipError::Behind { lag, .. } => ("behind", Some(*lag)),
+        MembershipError::Silent(_) => ("silent", None),
+        MembershipError::LastVoter(_) => ("last_voter", None),
+        MembershipError::NoQuorumLeft { .. } => ("no_quorum_left", None),
+    };
+    wire::MembershipRefused { reason: reason.into(), detail: error.to_string(), lag }
 }
 
 impl ClusterService {

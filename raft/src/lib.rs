@@ -32,7 +32,7 @@ mod types;
 pub mod unavailable;
 
 pub use config::Config;
-pub use membership::MembershipError;
+pub use membership::{Change, MembershipError, Outcome};
 pub use node::{InitError, RaftNode, StartError, TransferLeaderError};
 pub use read::{Consistency, ReadAt, ReadError};
 pub use server::RaftService;

@@ -30,7 +30,7 @@ use quorate_proto::raft::raft_client::RaftClient;
 use quorate_proto::raft::{RaftRequest, RaftResponse};
 use quorate_proto::secret::Show;
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::metadata::errors::InvalidMetadataValue;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
@@ -51,6 +51,8 @@ pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// How long a stream of entries may owe an answer before it is given up. Far above a stalled fsync: giving up sends it all again.
 const STREAM_STALL: Duration = Duration::from_secs(5);
+/// Between a stream of entries that failed and the next try.
+const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 
 pub type Client = RaftClient<InterceptedService<Channel, Show>>;
 type RpcError = RPCError<TypeConfig>;
@@ -239,7 +241,12 @@ impl PeerClient {
                 links.request(target, Self::append_body(&links, &rpc))
             })
         };
+        // openraft reschedules at once what could not be sent, whatever its back-off says: a peer that refuses at once would
+        // keep this leader busy with nothing else.
         let opened = timeout(self.links.open_max, client.append_stream(requests)).await;
+        if !matches!(opened, Ok(Ok(_))) {
+            sleep(REOPEN_PAUSE).await;
+        }
         let responses = match opened {
             Ok(Ok(response)) => response.into_inner(),
             Ok(Err(status)) => return Err(unreachable(told(&status))),
@@ -267,6 +274,9 @@ impl PeerClient {
                     Ok(None) => return None,
                     Err(status) => Err(unreachable(told(&status))),
                 };
+                if reply.is_err() {
+                    sleep(REOPEN_PAUSE).await;
+                }
                 match reply.map(append_result) {
                     Ok(Ok(matched)) => Some((Ok(Ok(matched)), Some((responses, answered + 1)))),
                     last => Some((last, None)),

@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::keeper::Keeper;
 use crate::log::Log;
 use crate::machine::{Applied, Machine};
-use crate::membership::{Changes, MembershipError, heard_within, matched};
+use crate::membership::{Change, Changes, MembershipError, Outcome, heard_ago, heard_within, matched};
 use crate::network::{Links, Network};
 use crate::peers::{Me, Peers};
 use crate::proposer::Proposer;
@@ -26,7 +26,7 @@ use crate::read::{Consistency, Contact, ReadAt, ReadError, Reader};
 use crate::server::RaftService;
 use crate::transfer::{Incoming, Origin};
 use crate::types::{Address, Metrics, Raft};
-use crate::unavailable::ProposeError;
+use crate::unavailable::{ProposeError, Reason, Unavailable};
 
 /// Tries of the fsync probe; one that passes is enough, since a busy neighbour says nothing of the disk.
 const PROBES: usize = 3;
@@ -34,6 +34,8 @@ const PROBES: usize = 3;
 const FSYNCS_IN_ELECTION_TIMEOUT: u64 = 10;
 /// How long a leader that stops may look for a successor.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+/// How long a change of the membership is waited for when nothing else is said.
+const CHANGE_MAX: Duration = Duration::from_secs(30);
 /// Entries that a successor may be behind: what is on its way at any moment.
 const TRANSFER_LAG_MAX: u64 = 10_000;
 
@@ -110,7 +112,7 @@ struct Inner {
     proposer: Proposer,
     reader: Reader,
     service: RaftService,
-    changes: Changes,
+    changes: Arc<Changes>,
     stopped: watch::Receiver<Option<String>>,
     probe: Option<FsyncProbe>,
     tasks: Vec<AbortHandle>,
@@ -167,8 +169,9 @@ impl RaftNode {
         let (stop, stopped) = watch::channel(None);
         let keeper = tokio::spawn(Keeper::new(raft.clone(), Arc::clone(&applied), &config).run());
         let observer = tokio::spawn(observe(raft.clone(), machine_dropped, stop));
-        let tasks = vec![keeper.abort_handle(), observer.abort_handle()];
         let changes = Changes::new(raft.clone(), Arc::clone(&applied), config.lease());
+        let finisher = tokio::spawn(Arc::clone(&changes).finish_left_over());
+        let tasks = vec![keeper.abort_handle(), observer.abort_handle(), finisher.abort_handle()];
         raft.run();
         Ok(Self { inner: Arc::new(Inner { config, raft, applied, proposer, reader, service, changes, stopped, probe, tasks, data_dir }) })
     }
@@ -236,19 +239,45 @@ impl RaftNode {
         self.inner.raft.is_leader()
     }
 
-    /// Adds a member that gets everything and votes on nothing, yet.
-    pub async fn add_learner(&self, id: u64, address: Address) -> Result<(), MembershipError> {
-        self.inner.changes.add_learner(id, address).await
+    /// Whether a change of the membership could be made now.
+    pub async fn check_membership_change(&self, change: &Change) -> Result<Outcome, MembershipError> {
+        match self.inner.changes.check(change).await {
+            // It would be handed over.
+            Err(MembershipError::Leads(_)) => Ok(Outcome::Changed),
+            checked => checked,
+        }
     }
 
-    /// Makes a learner that has caught up a voter.
-    pub async fn promote(&self, id: u64) -> Result<(), MembershipError> {
-        self.inner.changes.promote(id).await
+    /// Changes the membership. A leader that shall go hands over first, and its successor has to be asked then.
+    pub async fn change_membership(&self, change: Change, deadline: Instant) -> Result<Outcome, MembershipError> {
+        let made = self.inner.changes.make(change, deadline).await;
+        if !matches!(made, Err(MembershipError::Leads(_))) {
+            return made;
+        }
+        let handed = self.hand_over().await;
+        let metrics = self.metrics();
+        let successor = metrics.current_leader.filter(|leader| *leader != self.inner.config.node_id);
+        let address = successor.and_then(|leader| metrics.membership_config.membership().get_node(&leader).cloned());
+        Err(MembershipError::Undecided(match (successor, address, handed) {
+            (Some(leader_id), Some(address), _) => ProposeError::NotLeader { leader_id, leader_grpc: address.grpc },
+            (_, _, Err(error)) => Unavailable::new(Reason::NoLeader, format!("leadership was not handed over: {error}"), 500).into(),
+            _ => Unavailable::new(Reason::NoLeader, "leadership is being handed over", 200).into(),
+        }))
+    }
+
+    /// Adds a member that gets everything and votes on nothing, yet.
+    pub async fn add_learner(&self, id: u64, address: Address) -> Result<Outcome, MembershipError> {
+        self.change_membership(Change::AddLearner { id, address }, Instant::now() + CHANGE_MAX).await
+    }
+
+    /// Makes a learner that has been close behind for some seconds a voter.
+    pub async fn promote(&self, id: u64) -> Result<Outcome, MembershipError> {
+        self.change_membership(Change::Promote { id, instead_of: None }, Instant::now() + CHANGE_MAX).await
     }
 
     /// Takes a member out, for good.
-    pub async fn remove(&self, id: u64) -> Result<(), MembershipError> {
-        self.inner.changes.remove(id).await
+    pub async fn remove(&self, id: u64) -> Result<Outcome, MembershipError> {
+        self.change_membership(Change::Remove { id, force: false }, Instant::now() + CHANGE_MAX).await
     }
 
     fn metrics(&self) -> Metrics {
@@ -284,6 +313,9 @@ impl RaftNode {
             log_entries: log.entries,
             log_fsync_p99_us: log.sync_p99_us,
             not_ready: self.not_ready(&metrics, applied).into_iter().map(str::to_owned).collect(),
+            grpc: self.inner.config.address.grpc.clone(),
+            http: self.inner.config.address.http.clone(),
+            member_id_max: self.inner.applied.members_ever().last().copied().unwrap_or_default(),
         }
     }
 
@@ -332,18 +364,26 @@ impl RaftNode {
         Ok(())
     }
 
-    /// Stops in good order: a leader hands over first, bounded, and the state is flushed so that the next start is quick.
-    pub async fn shutdown(&self) {
+    /// Hands leadership to the voter that has most of the log and is heard of.
+    async fn hand_over(&self) -> Result<(), TransferLeaderError> {
         let metrics = self.metrics();
         let mut others: Vec<u64> = metrics.membership_config.voter_ids().filter(|voter| *voter != self.inner.config.node_id).collect();
         others.sort_by_key(|other| std::cmp::Reverse(matched(&metrics, *other)));
+        let mut outcome = Ok(());
         for other in others {
-            match self.transfer_leader(other).await {
-                Err(TransferLeaderError::Silent(_) | TransferLeaderError::Behind { .. }) => continue,
-                Err(error) if error != TransferLeaderError::NotLeader => tracing::warn!(%error, "leadership was not handed over"),
-                _ => {}
+            outcome = self.transfer_leader(other).await;
+            if !matches!(outcome, Err(TransferLeaderError::Silent(_) | TransferLeaderError::Behind { .. })) {
+                break;
             }
-            break;
+        }
+        outcome
+    }
+
+    /// Stops in good order: a leader hands over first, bounded, and the state is flushed so that the next start is quick.
+    pub async fn shutdown(&self) {
+        match self.hand_over().await {
+            Ok(()) | Err(TransferLeaderError::NotLeader | TransferLeaderError::Silent(_) | TransferLeaderError::Behind { .. }) => {}
+            Err(error) => tracing::warn!(%error, "leadership was not handed over"),
         }
         for task in &self.inner.tasks {
             task.abort();
@@ -455,6 +495,7 @@ fn members(metrics: &Metrics) -> Vec<cluster::Member> {
         http: address.http.clone(),
         voter: voters.contains(id),
         matched: matched(metrics, *id),
+        heard_ms_ago: heard_ago(metrics, *id).map(|ago| ago.as_millis() as u64),
     };
     metrics.membership_config.membership().nodes().map(member).collect()
 }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use openraft::async_runtime::watch::WatchReceiver;
 use futures::StreamExt;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::base::BoxStream;
 use openraft::errors::{ClientWriteError, Fatal as OpenraftFatal, ForwardReason, ForwardToLeader};
 use openraft::raft::WriteResult;

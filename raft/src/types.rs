@@ -13,7 +13,6 @@ use openraft::{OptionalSend, RaftTypeConfig};
 use quorate_domain::machine::Decided;
 use serde::{Deserialize, Serialize};
 
-
 /// The one type configuration of this crate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TypeConfig {}

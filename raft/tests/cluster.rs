@@ -12,7 +12,7 @@ use quorate_proto::cluster::StatusResponse;
 use quorate_proto::raft::raft_client::RaftClient;
 use quorate_proto::raft::{Header, RaftRequest};
 use quorate_raft::{
-    Address, Config, Consistency, MembershipError, ProposeError, RaftNode, ReadError, Reason, StartError, TransferLeaderError,
+    Address, Change, Config, Consistency, MembershipError, ProposeError, RaftNode, ReadError, Reason, StartError, TransferLeaderError,
 };
 use tokio::runtime::Runtime;
 
@@ -478,6 +478,35 @@ fn a_new_member_catches_up_before_it_votes_and_a_used_id_never_comes_back() {
     cluster.at(removed).kill();
     cluster.leader_decides(&unique());
     cluster.assert_same_everywhere();
+}
+
+#[test]
+fn a_change_that_a_dead_leader_left_half_done_is_finished_by_the_next() {
+    let mut cluster = Cluster::of(3);
+    let leader = cluster.leader().id;
+    let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
+    let (leaves, down) = (others[0], others[1]);
+    cluster.at(down).kill();
+
+    // The second of the two quorums wants the node that is down, so the change gets no further than its first half.
+    let remove = Change::Remove { id: leaves, force: true };
+    let ask =
+        |replica: &Replica| replica.block_on(replica.node().change_membership(remove.clone(), Instant::now() + Duration::from_secs(1)));
+    assert!(matches!(ask(cluster.at(leader)), Err(MembershipError::Undecided(_))));
+    assert_eq!(ask(cluster.at(leader)), Err(MembershipError::Busy));
+    let is_joint = |replica: &Replica| replica.status().not_ready.iter().any(|reason| reason == "membership_changing");
+    wait("the first half elsewhere", || is_joint(cluster.at(leaves)).then_some(()));
+
+    cluster.at(leader).kill();
+    cluster.at(down).start();
+    cluster.at(leader).start();
+    wait("the second half", || {
+        let status = cluster.running().map(Replica::status).find(|status| status.role == "leader")?;
+        let members: Vec<u64> = status.members.iter().map(|member| member.id).collect();
+        (!members.contains(&leaves) && members.len() == 2 && status.not_ready.is_empty()).then_some(())
+    });
+    cluster.at(leaves).kill();
+    cluster.leader_decides(&unique());
 }
 
 #[test]

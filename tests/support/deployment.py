@@ -151,6 +151,38 @@ class Deployment:
         self.kill(pid)
         return node, pid
 
+    @contextlib.contextmanager
+    def unsupervised(self):
+        """For as long as the block runs, a process that was killed stays down."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._process.pid, signal.SIGCONT)
+
+    def wipe(self, node):
+        """kill -9 of a node, and its disk is lost."""
+        with self.unsupervised():
+            self.kill(self.node_pids()[node])
+            shutil.rmtree(self.data / f"node-{node}")
+
+    # -------- operator
+
+    def verb(self, *words):
+        """Runs an operator's verb to its end: exit code, its JSON, all it printed."""
+        process = self.begin(*words)
+        out, err = process.communicate(timeout=300)
+        try:
+            found = json.loads(out)
+        except ValueError:
+            found = {}
+        return process.returncode, found, (out + err).strip()
+
+    def begin(self, *words):
+        """The same, without waiting for its end."""
+        command = [str(executable()), *map(str, words), "--json", "--data", str(self.data)]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
     # -------- more processes
 
     def spawn(self, *words):
@@ -163,6 +195,11 @@ class Deployment:
                                        env=self._environment, start_new_session=True)
         self._others.append(process)
         return process, pathlib.Path(log.name)
+
+    def restart(self):
+        """Stops what dev runs and starts it again on the same folder."""
+        self._end(self._process)
+        self.info = self._launch()
 
     def stop(self, keep=False):
         """Ends everything, and whatever of it is left. Doing it twice does no harm."""

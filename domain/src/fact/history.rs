@@ -10,12 +10,13 @@ use super::recall::json_text_bytes;
 use super::{Confidence, Fact, Head, State, pair_id};
 use crate::cursor::Cursors;
 use crate::identity::check_name;
+use crate::key::Key;
 use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES};
 use crate::query::rows;
 use crate::record::{ReadRecords, Record, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{Principal, ReadStamp, Revision, UnixMs};
-use crate::tx::Read;
+use crate::tx::{Read, StorageError};
 
 /// Every version of one pair, oldest first, deleted ones included and marked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,6 +39,7 @@ pub struct FactVersion {
     pub deleted: bool,
     pub actor: String,
     pub revision: Revision,
+    pub source_receipt: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,9 +51,9 @@ pub struct FactVersions {
 impl FactVersion {
     /// The most bytes that the version can have as compact JSON with the names of this struct.
     pub fn json_bytes(&self) -> usize {
-        const NAMES: &str = r#"{"fact_id":,"value":,"version":,"supersedes":null,"superseded_by":null,"confidence":,"stored_at":"","deleted":false,"actor":,"revision":}"#;
+        const NAMES: &str = r#"{"fact_id":,"value":,"version":,"supersedes":null,"superseded_by":null,"confidence":,"stored_at":"","deleted":false,"actor":,"revision":,"source_receipt":null}"#;
         const VERSION_CONFIDENCE_INSTANT_REVISION: usize = 20 + 8 + 24 + 20;
-        let links = [&self.supersedes, &self.superseded_by].into_iter().flatten();
+        let links = [&self.supersedes, &self.superseded_by, &self.source_receipt].into_iter().flatten();
         let texts: usize = [&self.fact_id, &self.value, &self.actor].into_iter().chain(links).map(|text| json_text_bytes(text)).sum();
         NAMES.len() + VERSION_CONFIDENCE_INSTANT_REVISION + texts
     }
@@ -81,30 +83,10 @@ impl FactHistory {
                 break;
             }
         }
-        let mut reply = FactVersions { versions: Vec::new(), next_cursor: None };
-        let Some((owner, id)) = pair else { return Ok(Ok(reply)) };
-
-        let mut left = REPLY_BYTES_DEFAULT - REPLY_WRAPPER_BYTES;
-        let mut from = after.map(|(_, version)| kind_prefix(tenant, Fact::KIND).raw(id.as_bytes()).number(version).into_bytes());
-        loop {
-            let page = view.page::<Fact>(tenant, &id, from.as_deref(), CHUNK)?;
-            for fact in page.items {
-                let number = fact.version;
-                let version = shown(fact);
-                let bytes = version.json_bytes() + 1;
-                if reply.versions.len() == limit || bytes > left && !reply.versions.is_empty() {
-                    let position = [&number.to_be_bytes()[..], owner.as_bytes()].concat();
-                    reply.next_cursor = Some(cursors.seal(&position));
-                    return Ok(Ok(reply));
-                }
-                left = left.saturating_sub(bytes);
-                reply.versions.push(version);
-            }
-            from = match page.next {
-                Some(next) => Some(next),
-                None => return Ok(Ok(reply)),
-            };
-        }
+        let Some((owner, id)) = pair else { return Ok(Ok(FactVersions { versions: Vec::new(), next_cursor: None })) };
+        let (versions, next) = versions(view, tenant, &id, after.map(|(_, version)| version), limit)?;
+        let position = next.map(|version| [&version.to_be_bytes()[..], owner.as_bytes()].concat());
+        Ok(Ok(FactVersions { versions, next_cursor: position.map(|position| cursors.seal(&position)) }))
     }
 
     /// The rows of this page, and whose versions it goes on with from which on.
@@ -123,6 +105,36 @@ impl FactHistory {
     }
 }
 
+/// Versions of one pair from `from` on, and the first for which the reply has no room.
+pub(super) fn versions(
+    view: &impl Read,
+    tenant: &str,
+    pair: &Key,
+    from: Option<u64>,
+    limit: usize,
+) -> Result<(Vec<FactVersion>, Option<u64>), StorageError> {
+    let mut versions = Vec::new();
+    let mut left = REPLY_BYTES_DEFAULT - REPLY_WRAPPER_BYTES;
+    let mut from = from.map(|version| kind_prefix(tenant, Fact::KIND).raw(pair.as_bytes()).number(version).into_bytes());
+    loop {
+        let page = view.page::<Fact>(tenant, pair, from.as_deref(), CHUNK)?;
+        for fact in page.items {
+            let number = fact.version;
+            let version = shown(fact);
+            let bytes = version.json_bytes() + 1;
+            if versions.len() == limit || bytes > left && !versions.is_empty() {
+                return Ok((versions, Some(number)));
+            }
+            left = left.saturating_sub(bytes);
+            versions.push(version);
+        }
+        from = match page.next {
+            Some(next) => Some(next),
+            None => return Ok((versions, None)),
+        };
+    }
+}
+
 fn shown(fact: Fact) -> FactVersion {
     FactVersion {
         deleted: fact.state() == State::Deleted,
@@ -135,5 +147,6 @@ fn shown(fact: Fact) -> FactVersion {
         stored_at: fact.stored_at,
         actor: fact.actor,
         revision: fact.revision,
+        source_receipt: fact.source_receipt,
     }
 }

@@ -8,6 +8,11 @@ use crate::stamp::UnixMs;
 const HOUR_MS: u64 = 60 * 60 * 1_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
+/// When facts of each class go stale.
+pub const VOLATILE_STALE_HOURS: u64 = 24;
+pub const MEDIUM_STALE_DAYS: u64 = 35;
+pub const STABLE_STALE_DAYS: u64 = 365;
+
 /// How fast a fact goes stale: after a day, after five weeks, after a year, never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -57,9 +62,9 @@ impl HorizonClass {
     /// Facts stored before this instant are stale, older than the horizon; zero means that none is.
     pub(super) fn stale_before(self, now: UnixMs) -> UnixMs {
         let horizon_ms = match self {
-            HorizonClass::Volatile => DAY_MS,
-            HorizonClass::Medium => 35 * DAY_MS,
-            HorizonClass::Stable => 365 * DAY_MS,
+            HorizonClass::Volatile => VOLATILE_STALE_HOURS * HOUR_MS,
+            HorizonClass::Medium => MEDIUM_STALE_DAYS * DAY_MS,
+            HorizonClass::Stable => STABLE_STALE_DAYS * DAY_MS,
             HorizonClass::None => return UnixMs(0),
         };
         UnixMs(now.0.saturating_sub(horizon_ms))

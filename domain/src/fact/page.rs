@@ -51,7 +51,7 @@ impl Room {
         match (is_first, self.budget) {
             (true, Some(budget)) => {
                 let needed = (row_bytes + REPLY_WRAPPER_BYTES).div_ceil(4);
-                Err(Refusal::invalid("token_budget", format!("of {budget} has no room for the next row, which needs {needed}")))
+                Err(Refusal::invalid("token_budget", format!("of {budget} has no room for the next fact, which needs {needed}")))
             }
             (true, None) => {
                 self.bytes = 0;
@@ -59,6 +59,11 @@ impl Room {
             }
             (false, _) => Ok(false),
         }
+    }
+
+    /// Leaves so many bytes more to what surrounds the rows.
+    pub(super) fn reserve(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     pub(super) fn reason(&self) -> &'static str {

@@ -20,12 +20,14 @@ enum Reserved {
 const AGENT: &str = "__agent::";
 
 /// Every reserved beginning. Others with the same look, such as `__ops::`, are open to clients.
-const RESERVED: [(&str, Reserved); 10] = [
+const RESERVED: [(&str, Reserved); 12] = [
     (AGENT, Reserved::AgentPrivate),
     ("__agent_session::", Reserved::DaemonOwned),
+    ("__decisions__::", Reserved::DaemonOwned),
     ("__incident__::", Reserved::DaemonOwned),
     ("__legal_hold__::", Reserved::DaemonOwned),
     ("__legal_hold_receipt__::", Reserved::DaemonOwned),
+    ("__memory_pin::", Reserved::DaemonOwned),
     ("__mint_request__::", Reserved::DaemonOwned),
     ("__orchestrator_receipt__::", Reserved::DaemonOwned),
     ("__passport__::", Reserved::DaemonOwned),
@@ -38,8 +40,17 @@ pub(super) fn daemon_owned(entity: &str) -> Option<&'static str> {
     RESERVED.iter().find(|(prefix, class)| *class == Reserved::DaemonOwned && entity.starts_with(prefix)).map(|(prefix, _)| *prefix)
 }
 
+/// Beginnings that clients may write under, and that people's memory panel leaves alone all the same.
+const OPERATIONS: [&str; 2] = ["__ops::", "__bootstrap__::"];
+
+/// The beginning for which the panel leaves facts of this place alone, if there is one: it neither shows nor edits them.
+pub(super) fn off_panel(owner: &str, entity: &str) -> Option<&'static str> {
+    let reserved = RESERVED.iter().map(|(prefix, _)| *prefix).chain(OPERATIONS);
+    if owner == EVERYONE { reserved.into_iter().find(|prefix| entity.starts_with(prefix)) } else { Some(AGENT) }
+}
+
 /// The owner of facts that the whole tenant sees. No passport has this name.
-pub(super) const EVERYONE: &str = "";
+pub(crate) const EVERYONE: &str = "";
 
 fn own_prefix(caller: &Principal) -> String {
     format!("{AGENT}{}::", caller.passport)

@@ -6,8 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::place::{Place, Region, check_entity, check_entity_prefix, filed_name};
 use super::page::{self, Asked, Page, Start};
+use super::place::{Place, Region, check_entity, check_entity_prefix, filed_name};
 use super::rank::{Order, State, Walk, lane};
 use super::{Confidence, Fact, Head, HorizonClass, at_most, pair_id};
 use crate::cursor::Cursors;
@@ -229,7 +229,8 @@ impl<'a> Filter<'a> {
 }
 
 fn row(fact: Fact, now: UnixMs, include_superseded: bool) -> FactRow {
-    let is_stale = fact.anchor() < fact.horizon_class.stale_before(now);
+    let anchor = fact.anchor();
+    let is_stale = anchor < fact.horizon_class.stale_before(now);
     FactRow {
         entity: filed_name(&fact.owner, &fact.entity),
         fact_id: fact.fact_id,
@@ -240,7 +241,7 @@ fn row(fact: Fact, now: UnixMs, include_superseded: bool) -> FactRow {
         effective_confidence: if is_stale { Confidence(fact.confidence.0 / 2) } else { fact.confidence },
         horizon_class: fact.horizon_class,
         freshness: if is_stale { "stale" } else { "fresh" }.into(),
-        age_ms: now.0.saturating_sub(fact.anchor().0),
+        age_ms: now.0.saturating_sub(anchor.0),
         stored_at: fact.stored_at,
         actor: fact.actor,
         superseded_by: fact.superseded_by.filter(|_| include_superseded),

@@ -1,5 +1,7 @@
 //! Transcripts and properties of facts.
 
+mod memory;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -802,6 +804,12 @@ const CONFIDENCES: [u32; 8] = [0, 1, 250_001, 499_999, 500_000, 500_001, 999_999
 enum Act {
     Store { who: usize, entity: usize, key: usize, private: bool, confidence: usize, class: usize, supersedes: Vec<usize> },
     Delete { who: usize, fact: usize },
+    Edit { who: usize, fact: usize },
+    Pin { who: usize, fact: usize, pinned: bool },
+    Horizon { who: usize, fact: usize, class: usize },
+    Reverify { who: usize, fact: usize },
+    Consolidate { who: usize, entity: usize, key: usize, facts: Vec<usize> },
+    Decide { who: usize },
     Wait { ms: u64 },
 }
 
@@ -818,8 +826,17 @@ fn acts(most: usize) -> impl Strategy<Value = Vec<Act>> {
                 supersedes,
             });
     let delete = (0..WHO.len(), 0..60usize).prop_map(|(who, fact)| Act::Delete { who, fact });
+    let one = || (0..WHO.len(), 0..60usize);
+    let edit = one().prop_map(|(who, fact)| Act::Edit { who, fact });
+    let pin = (one(), any::<bool>()).prop_map(|((who, fact), pinned)| Act::Pin { who, fact, pinned });
+    let horizon = (one(), 0..4usize).prop_map(|((who, fact), class)| Act::Horizon { who, fact, class });
+    let reverify = one().prop_map(|(who, fact)| Act::Reverify { who, fact });
+    let consolidate = (0..WHO.len(), 0..4usize, 0..3usize, prop::collection::vec(0..60usize, 1..3))
+        .prop_map(|(who, entity, key, facts)| Act::Consolidate { who, entity, key, facts });
+    let decide = (0..WHO.len()).prop_map(|who| Act::Decide { who });
+    let memory = prop_oneof![3 => edit, 1 => pin, 1 => horizon, 1 => reverify, 2 => consolidate, 1 => decide];
     let wait = prop_oneof![Just(1), Just(3_600_000), Just(20 * 86_400_000)].prop_map(|ms| Act::Wait { ms });
-    prop::collection::vec(prop_oneof![6 => store, 2 => delete, 1 => wait], 1..most)
+    prop::collection::vec(prop_oneof![6 => store, 2 => delete, 3 => memory, 1 => wait], 1..most)
 }
 
 const ENTITIES: [&str; 4] = ["svc:api", "svc:web", "svc", "notes"];
@@ -843,6 +860,60 @@ fn act(facts: &mut Facts, ids: &mut Vec<String>, act: &Act) {
             if let Some(fact_id) = id(fact) {
                 let _ = facts.call(WHO[*who], DeleteFact { fact_id });
             }
+        }
+        Act::Edit { who, fact } => {
+            let Some(fact_id) = id(fact) else { return };
+            if let Ok(edited) = facts.call(WHO[*who], EditFact { fact_id, new_value: "edited".into(), reason: None }) {
+                ids.push(edited.new_fact.id);
+            }
+        }
+        Act::Pin { who, fact, pinned } => {
+            if let Some(fact_id) = id(fact) {
+                let _ = facts.call(WHO[*who], PinFact { fact_id, pinned: *pinned });
+            }
+        }
+        Act::Horizon { who, fact, class } => {
+            if let Some(fact_id) = id(fact) {
+                let _ = facts.call(WHO[*who], SetHorizon { fact_id, horizon_class: HorizonClass::ALL[*class] });
+            }
+        }
+        Act::Reverify { who, fact } => {
+            if let Some(fact_id) = id(fact) {
+                let _ = facts.call(WHO[*who], ReverifyFact { fact_id });
+            }
+        }
+        Act::Consolidate { who, entity, key, facts: named } => {
+            let before = facts.all(&person(WHO[*who]).tenant);
+            let named: BTreeSet<String> = named.iter().filter_map(id).collect();
+            let command = ConsolidateFacts {
+                entity: ENTITIES[*entity].into(),
+                key: format!("k{key}"),
+                canonical_value: "canonical".into(),
+                target_fact_ids: named.clone(),
+                protected_fact_ids: BTreeSet::new(),
+                confidence: Confidence(500_000),
+                protected_confidence_floor: Confidence::FULL,
+                consolidation_id: None,
+                horizon_class: None,
+            };
+            match facts.call(WHO[*who], command) {
+                Ok(done) => {
+                    assert_eq!(done.superseded_fact_ids.iter().cloned().collect::<BTreeSet<_>>(), named, "it retires what it names");
+                    ids.push(done.canonical_fact_id);
+                }
+                Err(_) => assert_eq!(facts.all(&person(WHO[*who]).tenant), before, "a refusal leaves nothing"),
+            }
+        }
+        Act::Decide { who } => {
+            let decision = crate::decision::RecordDecision {
+                action: "a".into(),
+                rationale: "r".into(),
+                alternatives: Vec::new(),
+                confidence: Confidence::FULL,
+                session_id: "s".into(),
+                context_refs: Vec::new(),
+            };
+            ids.push(facts.call(WHO[*who], decision).expect("a decision is kept").fact_id);
         }
         Act::Wait { ms } => facts.now_ms += ms,
     }
@@ -879,14 +950,14 @@ fn by_hand(facts: &Facts, who: &str, query: &QueryFacts) -> (Vec<String>, u64) {
         let has_key = query.key.as_ref().is_none_or(|key| *key == fact.key);
         if is_in_state && is_visible && has_word && has_entity && has_prefix && has_key {
             let horizon_ms = [86_400_000, 35 * 86_400_000, 365 * 86_400_000, u64::MAX][fact.horizon_class.code() as usize - 1];
-            let is_fresh = WALL + facts.now_ms - fact.stored_at.0 <= horizon_ms;
+            let is_fresh = WALL + facts.now_ms - fact.anchor().0 <= horizon_ms;
             found.push((fact.confidence.0 * if is_fresh { 2 } else { 1 }, fact));
         }
     }
     let floor = query.min_effective_confidence.map_or(0, |floor| floor.0 * 2);
     let below = found.iter().filter(|(strength, _)| *strength < floor).count() as u64;
     found.retain(|(strength, _)| *strength >= floor);
-    found.sort_by_key(|(strength, fact)| std::cmp::Reverse((*strength, fact.stored_at, fact.revision)));
+    found.sort_by_key(|(strength, fact)| std::cmp::Reverse((*strength, fact.anchor(), fact.revision)));
     (found.into_iter().map(|(_, fact)| fact.fact_id).collect(), below)
 }
 
@@ -996,7 +1067,9 @@ proptest! {
             }
             let of_tenant = Key::new().text(tenant);
             let stored = facts.world.state.scan_bytes(Table::Index, of_tenant.as_bytes(), &of_tenant.after_prefix(), Direction::Ascending, usize::MAX).unwrap();
-            prop_assert_eq!(stored.len(), index.len() + counts.len());
+            let receipts = kind_prefix(tenant, Kind::ReceiptById);
+            let receipts = facts.world.state.scan_bytes(Table::Index, receipts.as_bytes(), &receipts.after_prefix(), Direction::Ascending, usize::MAX).unwrap();
+            prop_assert_eq!(stored.len(), index.len() + counts.len() + receipts.len());
             for row in stored {
                 let expected = index.get(&(Table::Index, row.0.clone()));
                 prop_assert!(expected.is_none_or(|expected| *expected == Some(row.1)));
@@ -1088,11 +1161,13 @@ proptest! {
         let version = FactVersion {
             fact_id: texts[0].clone(), value: texts[3].clone(), version, supersedes: superseded.then(|| texts[1].clone()), superseded_by: None,
             confidence: Confidence(confidence), stored_at: UnixMs(age_ms), deleted: !superseded, actor: texts[4].clone(), revision: Revision(age_ms),
+            source_receipt: superseded.then(|| texts[2].clone()),
         };
         let real = json!({
             "fact_id": version.fact_id, "value": version.value, "version": version.version, "supersedes": version.supersedes,
             "superseded_by": version.superseded_by, "confidence": version.confidence.to_unit(), "stored_at": version.stored_at.to_rfc3339(),
             "deleted": version.deleted, "actor": version.actor, "revision": version.revision,
+            "source_receipt": version.source_receipt,
         }).to_string().len();
         prop_assert!(version.json_bytes() >= real, "{} < {real}", version.json_bytes());
     }

@@ -544,6 +544,7 @@ fn a_revoked_waiter_is_passed_over() {
         name: "jon".into(),
         tier: Tier::Verified,
         scopes: Default::default(),
+        agent_work_gate: false,
         revoked_at: Some(UnixMs(1)),
     });
     let mut line = |text: &str| play.line(&Line::parse(text)).unwrap();

@@ -48,7 +48,7 @@ impl From<fact::HorizonClass> for HorizonClass {
     }
 }
 
-fn full_confidence() -> f64 {
+pub(super) fn full_confidence() -> f64 {
     1.0
 }
 
@@ -57,8 +57,13 @@ fn ten() -> u64 {
 }
 
 /// A share of one as the domain counts it.
-fn confidence(field: &str, share: f64) -> Result<fact::Confidence, CallError> {
+pub(super) fn confidence(field: &str, share: f64) -> Result<fact::Confidence, CallError> {
     fact::Confidence::from_unit(share).ok_or_else(|| CallError::arguments(format!("`{field}` is {share}"), "Send a number from 0 to 1."))
+}
+
+/// Rounded to a second or so: more digits would only cost tokens.
+pub(super) fn age_hours(age_ms: u64) -> f64 {
+    (age_ms as f64 / 3_600_000.0 * 10_000.0).round() / 10_000.0
 }
 
 // ------------------------------------------------------------------ store_fact
@@ -207,8 +212,7 @@ impl From<fact::FactRow> for FactRow {
             effective_confidence: row.effective_confidence.to_unit(),
             horizon_class: row.horizon_class.into(),
             freshness: row.freshness,
-            // Rounded to a second or so: more digits would only cost tokens.
-            age_hours: (row.age_ms as f64 / 3_600_000.0 * 10_000.0).round() / 10_000.0,
+            age_hours: age_hours(row.age_ms),
             stored_at: row.stored_at.to_rfc3339(),
             actor: row.actor,
             superseded_by: row.superseded_by,

@@ -79,7 +79,7 @@ pub struct PrincipalView {
     /// Scopes that its tokens carry.
     capabilities: Vec<String>,
     tenant_id: String,
-    /// Whether its work waits for approvals.
+    /// Whether its moves of work wait for approvals.
     agent_work_gate: bool,
     /// `session` or `passport`.
     resolved_via: String,
@@ -88,10 +88,10 @@ pub struct PrincipalView {
 }
 
 impl PrincipalView {
-    fn new(passport: String, tenant: String, tier: Tier, scopes: impl IntoIterator<Item = Scope>, via: &str, revoked: bool) -> Self {
+    fn new(passport: String, tenant: String, tier: Tier, scopes: impl IntoIterator<Item = Scope>, via: &str) -> Self {
         Self {
             passport_id: passport,
-            // Passports of other categories and gates on agents' work are not part of this version.
+            // Passports of other categories are not part of this version.
             category: "work".into(),
             tier: tier.word().into(),
             tier_rank: tier.rank(),
@@ -99,7 +99,7 @@ impl PrincipalView {
             tenant_id: tenant,
             agent_work_gate: false,
             resolved_via: via.into(),
-            revoked,
+            revoked: false,
         }
     }
 }
@@ -130,13 +130,17 @@ impl Tool for ResolvePrincipal {
             (None, Some(passport)) => (passport, "passport", "passport_id"),
             (None, None) => {
                 let Principal { tenant, passport, tier, scopes } = caller.clone();
-                let principal = PrincipalView::new(passport, tenant, tier, scopes, "passport", false);
-                return Ok(Reply::local(Resolved { principal, resolved_param: "caller".into() }));
+                let (found, served) = cluster.read(ctx, GetPassport { passport: passport.clone() }).await?;
+                // What it may do is what its token says.
+                let principal = PrincipalView::new(passport, tenant, tier, scopes, "passport");
+                let principal = PrincipalView { agent_work_gate: found.agent_work_gate, ..principal };
+                return Ok(Reply::at(served.revision, Resolved { principal, resolved_param: "caller".into() }));
             }
         };
         let (found, served) = cluster.read(ctx, GetPassport { passport }).await?;
-        let revoked = found.revoked_at.is_some();
-        let principal = PrincipalView::new(found.name, found.tenant, found.tier, found.scopes, via, revoked);
+        let (revoked, agent_work_gate) = (found.revoked_at.is_some(), found.agent_work_gate);
+        let principal = PrincipalView::new(found.name, found.tenant, found.tier, found.scopes, via);
+        let principal = PrincipalView { revoked, agent_work_gate, ..principal };
         Ok(Reply::at(served.revision, Resolved { principal, resolved_param: param.into() }))
     }
 }

@@ -4,11 +4,15 @@
 use crate::registry::Catalog;
 
 pub mod approvals;
+pub mod decisions;
 pub mod facts;
+pub mod freshness;
 pub mod identity;
+pub mod memory;
 pub mod punchcards;
 pub mod receipts;
 pub mod sessions;
+pub mod work;
 
 /// The whole `crux` catalog, in the contract's order.
 pub fn crux() -> Catalog {
@@ -18,6 +22,16 @@ pub fn crux() -> Catalog {
         .with::<facts::DeleteFact>()
         .with::<facts::ListEntities>()
         .with::<facts::FactHistory>()
+        .with::<memory::MemoryView>()
+        .with::<memory::MemoryEdit>()
+        .with::<memory::MemoryPin>()
+        .with::<memory::MemoryHistory>()
+        .with::<freshness::MemoryFreshness>()
+        .with::<freshness::MemorySweepCandidates>()
+        .with::<freshness::MemorySetHorizon>()
+        .with::<freshness::MemoryReverify>()
+        .with::<memory::MemoryContradictions>()
+        .with::<memory::MemoryConsolidate>()
         .with::<sessions::GetSession>()
         .with::<sessions::SaveSession>()
         .with::<sessions::SessionCheckpoint>()
@@ -28,6 +42,16 @@ pub fn crux() -> Catalog {
         .with::<receipts::ReceiptVerify>()
         .with::<identity::GetAgentIdentity>()
         .with::<identity::ResolvePrincipal>()
+        .with::<decisions::RecordDecision>()
+        .with::<work::ListProjects>()
+        .with::<work::GetProjectContext>()
+        .with::<work::ListWork>()
+        .with::<work::CreateWork>()
+        .with::<work::UpdateWorkState>()
+        .with::<work::CommentOnWork>()
+        .with::<work::StatusFeed>()
+        .with::<work::CoordStatus>()
+        .with::<work::CoordAnnounce>()
         .with::<approvals::ApprovalRequest>()
         .with::<approvals::ApprovalDecide>()
         .with::<punchcards::PunchIn>()
@@ -40,10 +64,13 @@ pub fn crux() -> Catalog {
 /// The groups, as `?groups=` names them.
 pub mod group {
     pub const FACTS: &str = "facts";
+    pub const MEMORY: &str = "memory";
+    pub const DECISIONS: &str = "decisions";
     pub const SESSIONS: &str = "sessions";
     pub const RECEIPTS: &str = "receipts";
     pub const IDENTITY: &str = "identity";
     pub const APPROVALS: &str = "approvals";
     pub const PUNCHCARDS: &str = "punchcards";
+    pub const WORK: &str = "work";
     pub const TOOLS: &str = "tools";
 }

@@ -30,6 +30,8 @@ pub enum Fault {
     LosesAnswer,
     /// Says that it is overloaded.
     Overloaded,
+    /// Is too far behind for a read of any age, and has to ask the leader.
+    Behind,
 }
 
 struct World {
@@ -232,12 +234,16 @@ impl Cluster for Node {
 
     async fn read(&self, request: Request<wire::ReadRequest>) -> Result<Response<wire::ReadResponse>, Status> {
         use wire::read_response::Result as Read;
-        if self.fault().await == Some(Fault::Lost) {
-            let unavailable =
-                wire::Unavailable { reason: "no_leader".into(), detail: String::new(), retry_after_ms: 50, maybe_written: false };
+        let request = request.into_inner();
+        let reason = match (self.fault().await, &request.consistency) {
+            (Some(Fault::Lost), _) => Some("no_leader"),
+            (Some(Fault::Behind), Some(wire::read_request::Consistency::Stale(_))) => Some("too_stale"),
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            let unavailable = wire::Unavailable { reason: reason.into(), detail: String::new(), retry_after_ms: 50, maybe_written: false };
             return Ok(Response::new(wire::ReadResponse { result: Some(Read::Unavailable(unavailable)) }));
         }
-        let request = request.into_inner();
         let (revision, answer) = self.fake.ask(principal(request.caller), codec::decode(&request.query).unwrap());
         let outcome = match answer {
             Ok(answer) => wire::served::Outcome::Answer(answer.into()),

@@ -1,0 +1,519 @@
+//! Work: what a team has to do, who does it, and where it stands.
+//!
+//! Any state may follow any other. Invariants:
+//! * Creator, mover and author are the authenticated caller; a name in the arguments is a claim that has to be the same.
+//! * An item stands in each order that it belongs to, and in no other: all, its state, its assignee, and both.
+//! * Why an item is blocked goes with the state: it is there only while the item is in it.
+//! * A caller with a work gate moves nothing. Its move waits as an approval, and the decision and the move are one entry.
+//! * An approved move happens only to an item that still is where it was when the move was asked for.
+//!
+//! Decisions: lists are in order of creation, newest first, so that a move never carries an item past a reader's cursor. An item
+//! can be created as blocked without a reason, since the documented call has no argument for it; a move to blocked can't.
+
+mod board;
+mod feed;
+mod project;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::approval::{self, Approval, ApprovalStatus, RequestApproval, RiskTier};
+use crate::coord;
+use crate::event;
+use crate::identity::{check_name, check_self, check_tenant, check_text, is_gated};
+use crate::key::Key;
+use crate::limit::{WORK_BODY_BYTES_MAX, WORK_JSON_BYTES_MAX, WORK_TITLE_BYTES_MAX};
+use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
+use crate::refusal::{Applied, Refusal};
+use crate::stamp::{Principal, Revision, Stamp, UnixMs};
+use crate::tx::{Read, StorageError, Tx};
+
+pub(crate) use board::page;
+pub use board::{GetWork, ListWork, WorkList, WorkView};
+pub use feed::{Feed, FeedEvent, StatusFeed, Verb};
+pub(crate) use project::check_project;
+pub use project::{DEFAULT_PROJECT, GetProject, ListProjects, Member, Project, ProjectContext, Projects};
+
+/// Where an item stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum State {
+    // The numbers stand in keys and are never reused; 0 is any state.
+    Planned = 1,
+    InProgress = 2,
+    Blocked = 3,
+    Archive = 4,
+    Complete = 5,
+    Deployed = 6,
+}
+
+impl State {
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Planned => "planned",
+            State::InProgress => "in_progress",
+            State::Blocked => "blocked",
+            State::Archive => "archive",
+            State::Complete => "complete",
+            State::Deployed => "deployed",
+        }
+    }
+}
+
+/// What would let a blocked item go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockerKind {
+    NeedsInfo,
+    NeedsApproval,
+}
+
+impl BlockerKind {
+    pub fn word(self) -> &'static str {
+        match self {
+            BlockerKind::NeedsInfo => "needs_info",
+            BlockerKind::NeedsApproval => "needs_approval",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Blocker {
+    pub reason: String,
+    pub kind: BlockerKind,
+}
+
+/// One item.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    pub id: String,
+    pub tenant: String,
+    pub project_id: String,
+    pub state: State,
+    pub title: String,
+    pub body: Option<String>,
+    pub assignee: String,
+    pub linked_pr: Option<String>,
+    pub linked_issue: Option<String>,
+    pub blocker: Option<Blocker>,
+    pub created_by: String,
+    pub created_at: UnixMs,
+    pub updated_at: UnixMs,
+    /// The revision of its creation: its place among others.
+    pub revision: Revision,
+    /// How many comments it has.
+    pub comments: u64,
+    /// The last move that was made to wait, decided or not.
+    pub waiting: Option<String>,
+}
+
+impl Record for Work {
+    const KIND: Kind = Kind::Work;
+    fn tenant(&self) -> &str {
+        &self.tenant
+    }
+    fn id(&self) -> Key {
+        Key::new().text(&self.id)
+    }
+}
+
+impl Work {
+    /// What it takes of a reply, at the most: the names around its values are other ones there, and no longer by more.
+    pub(crate) fn reply_bytes(&self) -> usize {
+        serde_json::to_string(self).map_or(0, |json| json.len()) + ROW_NAMES_BYTES
+    }
+
+    /// Refuses an item that would fill a reply by itself.
+    fn check_size(&self, field: &str) -> Option<Refusal> {
+        let (size, limit) = (self.reply_bytes() as u64, WORK_JSON_BYTES_MAX as u64);
+        (size > limit).then(|| Refusal::TooLong { field: field.into(), size, limit, unit: "bytes of JSON".into() })
+    }
+}
+
+const ROW_NAMES_BYTES: usize = 160;
+
+pub(crate) fn work(view: &impl Read, tenant: &str, id: &str) -> Result<Option<Work>, StorageError> {
+    view.get(tenant, &Key::new().text(id))
+}
+
+/// The item that an index row or another record points to.
+fn indexed(view: &impl Read, tenant: &str, id: &[u8]) -> Result<Work, StorageError> {
+    let id = String::from_utf8_lossy(id);
+    work(view, tenant, &id)?.ok_or_else(|| StorageError::corrupt(format!("a row points to no work `{id}`")))
+}
+
+// ------------------------------------------------------------------ create_work
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CreateWork {
+    pub project_id: String,
+    pub title: String,
+    /// A claim: must be the caller.
+    pub created_by_passport: String,
+    pub body: Option<String>,
+    pub state: Option<State>,
+    /// The caller when absent.
+    pub assignee_passport: Option<String>,
+    /// A claim: must be the caller's tenant.
+    pub tenant_id: Option<String>,
+    pub linked_pr: Option<String>,
+    pub linked_issue: Option<String>,
+    pub blocker_reason: Option<String>,
+}
+
+impl CreateWork {
+    pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Work> {
+        if let Some(refusal) = self.refuse(at) {
+            return Ok(Err(refusal));
+        }
+        let Principal { tenant, passport, .. } = &at.caller;
+        let state = self.state.unwrap_or(State::Planned);
+        if state != State::Planned && is_gated(tx, &at.caller)? {
+            let problem =
+                format!("the moves of `{passport}` wait for approval, so it creates work as planned only, not as {}", state.word());
+            return Ok(Err(Refusal::Denied { problem }));
+        }
+        let work = Work {
+            id: at.new_id("w", 0),
+            tenant: tenant.clone(),
+            project_id: self.project_id,
+            state,
+            title: self.title,
+            body: self.body,
+            assignee: self.assignee_passport.unwrap_or_else(|| passport.clone()),
+            linked_pr: self.linked_pr,
+            linked_issue: self.linked_issue,
+            blocker: self.blocker_reason.map(|reason| Blocker { reason, kind: BlockerKind::NeedsInfo }),
+            created_by: passport.clone(),
+            created_at: at.wall,
+            updated_at: at.wall,
+            revision: at.revision,
+            comments: 0,
+            waiting: None,
+        };
+        if let Some(refusal) = work.check_size("body") {
+            return Ok(Err(refusal));
+        }
+        tx.put(&work);
+        list(tx, &work);
+        coord::touch(tx, at);
+        tell(tx, at, &work, "work.created")?;
+        feed::moved(tx, at, &work, None, passport);
+        Ok(Ok(work))
+    }
+
+    fn refuse(&self, at: &Stamp) -> Option<Refusal> {
+        let optional = |field: &str, value: &Option<String>| value.as_deref().and_then(|value| check_name(field, value));
+        let refusal = check_self(&at.caller, "created_by_passport", &self.created_by_passport)
+            .or_else(|| check_tenant(&at.caller, self.tenant_id.as_deref()))
+            .or_else(|| check_project(&self.project_id))
+            .or_else(|| check_name("title", &self.title))
+            .or_else(|| too_long("title", &self.title, WORK_TITLE_BYTES_MAX))
+            .or_else(|| self.body.as_deref().and_then(|body| too_long("body", body, WORK_BODY_BYTES_MAX)))
+            .or_else(|| optional("assignee_passport", &self.assignee_passport))
+            .or_else(|| optional("linked_pr", &self.linked_pr))
+            .or_else(|| optional("linked_issue", &self.linked_issue));
+        if refusal.is_some() {
+            return refusal;
+        }
+        let reason = self.blocker_reason.as_deref()?;
+        if self.state != Some(State::Blocked) {
+            return Some(only_blocked("blocker_reason"));
+        }
+        check_reason(reason)
+    }
+}
+
+fn too_long(field: &str, text: &str, limit: usize) -> Option<Refusal> {
+    let (size, limit) = (text.len() as u64, limit as u64);
+    (size > limit).then(|| Refusal::TooLong { field: field.into(), size, limit, unit: "bytes".into() })
+}
+
+fn only_blocked(field: &str) -> Refusal {
+    Refusal::invalid(field, "goes with the state `blocked` only; leave it out")
+}
+
+fn check_reason(reason: &str) -> Option<Refusal> {
+    if reason.trim().is_empty() {
+        return Some(Refusal::invalid("blocker_reason", "must not be empty: the state `blocked` needs to say why"));
+    }
+    check_text("blocker_reason", reason)
+}
+
+// ------------------------------------------------------------------ update_work_state
+
+/// Moves an item to another state, or asks for that to be approved where the caller has a work gate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MoveWork {
+    pub work_id: String,
+    pub state: State,
+    /// A claim: must be the caller.
+    pub by_passport: String,
+    pub blocker_reason: Option<String>,
+    pub blocker_kind: Option<BlockerKind>,
+    /// Compare-and-set: the state that the caller last saw.
+    pub expected_state: Option<State>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "an answer is made once and written out; items are the rule and waiting moves the exception")]
+pub enum Moved {
+    Applied(Work),
+    Queued(Queued),
+}
+
+/// A move that waits for a person. It is decided as the approval of the same id.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Queued {
+    pub action_id: String,
+    pub work_id: String,
+    pub requested_by: String,
+    pub target_state: State,
+    pub requested_at: UnixMs,
+    pub expires_at: UnixMs,
+}
+
+/// What an approval lets happen to an item.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueuedMove {
+    pub work_id: String,
+    pub from: State,
+    pub to: State,
+    pub blocker: Option<Blocker>,
+}
+
+impl MoveWork {
+    pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Moved> {
+        let Self { work_id, state: to, by_passport, blocker_reason, blocker_kind, expected_state } = self;
+        let blocker = match blocker(to, blocker_reason, blocker_kind) {
+            Ok(blocker) => blocker,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if let Some(refusal) = check_self(&at.caller, "by_passport", &by_passport).or_else(|| check_name("work_id", &work_id)) {
+            return Ok(Err(refusal));
+        }
+        let Some(work) = work(tx, &at.caller.tenant, &work_id)? else {
+            return Ok(Err(Refusal::not_found("work", work_id)));
+        };
+        if let Some(refusal) = expected_state.and_then(|expected| has_moved(&work, expected)) {
+            return Ok(Err(refusal));
+        }
+        coord::touch(tx, at);
+        if work.state == to && work.blocker == blocker {
+            return Ok(Ok(Moved::Applied(work)));
+        }
+        // Whether it fits is asked before it waits, so that no approval is given in vain.
+        let moved = Work { state: to, blocker: blocker.clone(), ..work.clone() };
+        if let Some(refusal) = moved.check_size("blocker_reason") {
+            return Ok(Err(refusal));
+        }
+        if is_gated(tx, &at.caller)? {
+            return queue(tx, at, work, to, blocker);
+        }
+        Ok(Ok(Moved::Applied(make_move(tx, at, work, to, blocker, &at.caller.passport)?)))
+    }
+}
+
+fn blocker(to: State, reason: Option<String>, kind: Option<BlockerKind>) -> Result<Option<Blocker>, Refusal> {
+    match (to, reason) {
+        (State::Blocked, None) => Err(Refusal::invalid("blocker_reason", "is missing: the state `blocked` needs to say why")),
+        (State::Blocked, Some(reason)) => match check_reason(&reason) {
+            Some(refusal) => Err(refusal),
+            None => Ok(Some(Blocker { reason, kind: kind.unwrap_or(BlockerKind::NeedsInfo) })),
+        },
+        (_, Some(_)) => Err(only_blocked("blocker_reason")),
+        (_, None) if kind.is_some() => Err(only_blocked("blocker_kind")),
+        (_, None) => Ok(None),
+    }
+}
+
+fn has_moved(work: &Work, expected: State) -> Option<Refusal> {
+    (work.state != expected).then(|| Refusal::Changed {
+        what: "work".into(),
+        id: work.id.clone(),
+        expected: expected.word().into(),
+        found: work.state.word().into(),
+    })
+}
+
+fn make_move(tx: &mut impl Tx, at: &Stamp, work: Work, to: State, blocker: Option<Blocker>, by: &str) -> Result<Work, StorageError> {
+    unlist(tx, &work);
+    let from = work.state;
+    let work = Work { state: to, blocker, updated_at: at.wall, ..work };
+    list(tx, &work);
+    tx.put(&work);
+    tell(tx, at, &work, "work.moved")?;
+    feed::moved(tx, at, &work, Some(from), by);
+    Ok(work)
+}
+
+/// Makes a move wait. Asked again while it waits, it is the same one.
+fn queue(tx: &mut impl Tx, at: &Stamp, work: Work, to: State, blocker: Option<Blocker>) -> Applied<Moved> {
+    let asked = QueuedMove { work_id: work.id.clone(), from: work.state, to, blocker };
+    if let Some(id) = &work.waiting {
+        let before = approval::indexed(tx, &work.tenant, id.as_bytes())?.seen_at(at.lease_now);
+        let is_same = before.requested_by == at.caller.passport && before.work.as_ref() == Some(&asked);
+        if is_same && before.status == ApprovalStatus::Pending {
+            return Ok(Ok(Moved::Queued(queued(&before, &asked))));
+        }
+    }
+    let request = RequestApproval {
+        action_summary: format!("work:{}:move:{}", work.id, to.word()),
+        risk_tier: RiskTier::High,
+        scope: work.tenant.clone(),
+        tenant_id: None,
+        payload: Some(json!({
+            "work_id": work.id,
+            "title": work.title,
+            "from_state": work.state,
+            "target_state": to,
+            "blocker_reason": asked.blocker.as_ref().map(|blocker| &blocker.reason),
+        })),
+        ttl_ms: None,
+    };
+    let approval = match request.open(tx, at, Some(asked.clone()))? {
+        Ok(approval) => approval,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let work = Work { waiting: Some(approval.request_id.clone()), ..work };
+    tx.put(&work);
+    feed::held(tx, at, &work, to, &at.caller.passport);
+    Ok(Ok(Moved::Queued(queued(&approval, &asked))))
+}
+
+fn queued(approval: &Approval, asked: &QueuedMove) -> Queued {
+    Queued {
+        action_id: approval.request_id.clone(),
+        work_id: asked.work_id.clone(),
+        requested_by: approval.requested_by.clone(),
+        target_state: asked.to,
+        requested_at: approval.requested_at,
+        expires_at: approval.expires_at,
+    }
+}
+
+/// Why a waiting move can't be approved any more.
+pub(crate) fn refuse_approval(view: &impl Read, tenant: &str, asked: &QueuedMove) -> Result<Option<Refusal>, StorageError> {
+    Ok(has_moved(&indexed(view, tenant, asked.work_id.as_bytes())?, asked.from))
+}
+
+/// Does what became of a waiting move. `n` tells apart those that one entry ends.
+pub(crate) fn resolve(tx: &mut impl Tx, at: &Stamp, approval: &Approval, n: u64) -> Result<(), StorageError> {
+    let Some(asked) = approval.work.clone() else { return Ok(()) };
+    let work = indexed(tx, &approval.tenant, asked.work_id.as_bytes())?;
+    match approval.status {
+        ApprovalStatus::Pending => {}
+        ApprovalStatus::Approved => {
+            make_move(tx, at, work, asked.to, asked.blocker, &approval.requested_by)?;
+        }
+        ApprovalStatus::Rejected | ApprovalStatus::Expired => feed::failed(tx, at, &work, asked.to, &at.caller.passport, n),
+    }
+    Ok(())
+}
+
+// ------------------------------------------------------------------ comment_on_work
+
+/// What somebody said of an item. It is never changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comment {
+    pub id: String,
+    pub tenant: String,
+    pub work_id: String,
+    pub author: String,
+    pub body: String,
+    pub posted_at: UnixMs,
+    pub revision: Revision,
+}
+
+impl Record for Comment {
+    const KIND: Kind = Kind::WorkComment;
+    fn tenant(&self) -> &str {
+        &self.tenant
+    }
+    fn id(&self) -> Key {
+        // One entry posts at most one.
+        Key::new().text(&self.work_id).number(self.revision.0)
+    }
+}
+
+impl Comment {
+    pub(crate) fn reply_bytes(&self) -> usize {
+        serde_json::to_string(self).map_or(0, |json| json.len()) + ROW_NAMES_BYTES
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CommentOnWork {
+    pub work_id: String,
+    /// A claim: must be the caller.
+    pub author_passport: String,
+    pub body: String,
+}
+
+impl CommentOnWork {
+    pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Comment> {
+        if let Some(refusal) = check_self(&at.caller, "author_passport", &self.author_passport)
+            .or_else(|| check_name("work_id", &self.work_id))
+            .or_else(|| self.body.trim().is_empty().then(|| Refusal::invalid("body", "must not be empty")))
+            .or_else(|| too_long("body", &self.body, WORK_BODY_BYTES_MAX))
+        {
+            return Ok(Err(refusal));
+        }
+        let Some(work) = work(tx, &at.caller.tenant, &self.work_id)? else {
+            return Ok(Err(Refusal::not_found("work", self.work_id)));
+        };
+        let comment = Comment {
+            id: at.new_id("wc", 0),
+            tenant: work.tenant.clone(),
+            work_id: self.work_id,
+            author: at.caller.passport.clone(),
+            body: self.body,
+            posted_at: at.wall,
+            revision: at.revision,
+        };
+        let (size, limit) = (comment.reply_bytes() as u64, WORK_JSON_BYTES_MAX as u64);
+        if size > limit {
+            return Ok(Err(Refusal::TooLong { field: "body".into(), size, limit, unit: "bytes of JSON".into() }));
+        }
+        tx.put(&comment);
+        let work = Work { comments: work.comments + 1, ..work };
+        tx.put(&work);
+        coord::touch(tx, at);
+        event::emit(tx, at, "work.commented", &work.id, json!({ "comment": comment.id, "author": comment.author }))?;
+        Ok(Ok(comment))
+    }
+}
+
+// ------------------------------------------------------------------ orders, newest first
+
+/// The items of an assignee or of all, in a state or in any.
+fn order(tenant: &str, assignee: Option<&str>, state: Option<State>) -> Key {
+    // No assignee has an empty name, and no state the number 0.
+    kind_prefix(tenant, Kind::WorkOrder).text(assignee.unwrap_or_default()).byte(state.map_or(0, |state| state as u8))
+}
+
+fn places(work: &Work) -> impl Iterator<Item = Key> {
+    let assignee = Some(work.assignee.as_str());
+    let orders = [(None, None), (None, Some(work.state)), (assignee, None), (assignee, Some(work.state))];
+    orders.into_iter().map(|(assignee, state)| order(&work.tenant, assignee, state).number_descending(work.revision.0))
+}
+
+fn list(tx: &mut impl Tx, work: &Work) {
+    for place in places(work) {
+        tx.put_index(place, work.id.as_bytes());
+    }
+}
+
+fn unlist(tx: &mut impl Tx, work: &Work) {
+    for place in places(work) {
+        tx.delete_index(place);
+    }
+}
+
+fn tell(tx: &mut impl Tx, at: &Stamp, work: &Work, kind: &str) -> Result<(), StorageError> {
+    let about = json!({ "project_id": work.project_id, "state": work.state, "title": work.title, "assignee": work.assignee });
+    event::emit(tx, at, kind, &work.id, about)
+}

@@ -1,0 +1,172 @@
+//! What stands on the board: items by state and assignee, one item with its comments, and requests that wait for approval.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::approval::{self, Approval, ApprovalStatus};
+use crate::codec;
+use crate::cursor::Cursors;
+use crate::identity::{check_name, check_tenant};
+use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, REPLY_WRAPPER_BYTES, WORK_JSON_BYTES_MAX};
+use crate::query;
+use crate::record::{Kind, ReadRecords, kind_prefix};
+use crate::refusal::{Applied, Refusal};
+use crate::stamp::ReadStamp;
+use crate::tx::{Read, StorageError, Table};
+use crate::work::{Comment, State, Work, check_project, indexed, order, work};
+
+/// A page of rows, and the position after the order's prefix where the next one begins.
+pub(crate) struct Rows<T> {
+    pub items: Vec<T>,
+    pub next: Option<Vec<u8>>,
+}
+
+/// Reads rows of an order until there are `limit` of them or they fill `budget` bytes; the first one always fits. `read` tells
+/// what a row's value stands for and how many bytes that takes, or that it is not to be shown.
+pub(crate) fn page<T>(
+    view: &impl Read,
+    table: Table,
+    order: &crate::key::Key,
+    from: Option<&[u8]>,
+    limit: usize,
+    budget: usize,
+    read: impl Fn(&[u8]) -> Result<Option<(T, usize)>, StorageError>,
+) -> Result<Rows<T>, StorageError> {
+    let position = |key: Vec<u8>| key[order.as_bytes().len()..].to_vec();
+    let from = from.map(|from| order.clone().raw(from).into_bytes());
+    let (rows, next) = view.page_bytes(table, order, from.as_deref(), limit)?;
+    let (mut items, mut left) = (Vec::new(), budget);
+    for (key, value) in rows {
+        if let Some((item, bytes)) = read(&value)? {
+            if bytes > left && !items.is_empty() {
+                return Ok(Rows { items, next: Some(position(key)) });
+            }
+            left = left.saturating_sub(bytes);
+            items.push(item);
+        }
+    }
+    Ok(Rows { items, next: next.map(position) })
+}
+
+/// Items of the caller's tenant, newest first; or the requests that wait for approval, oldest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ListWork {
+    pub project_id: Option<String>,
+    pub state: Option<State>,
+    /// In place of items.
+    pub pending_approval: bool,
+    pub tenant_id: Option<String>,
+    pub assignee_passport: Option<String>,
+    pub limit: u64,
+    pub cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkList {
+    pub work: Vec<Work>,
+    pub approvals: Vec<Approval>,
+    pub next_cursor: Option<String>,
+}
+
+impl ListWork {
+    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<WorkList> {
+        let assignee = self.assignee_passport.as_deref();
+        let refusal = check_tenant(&at.caller, self.tenant_id.as_deref())
+            .or_else(|| self.project_id.as_deref().and_then(check_project))
+            .or_else(|| assignee.and_then(|assignee| check_name("assignee_passport", assignee)));
+        if let Some(refusal) = refusal {
+            return Ok(Err(refusal));
+        }
+        let tenant = &at.caller.tenant;
+        let cursors = Cursors::of("work", &at.caller, &(self.state, self.pending_approval, assignee));
+        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+            Ok(checked) => checked,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let (from, budget) = (from.as_deref(), REPLY_BYTES_DEFAULT - 2 * REPLY_WRAPPER_BYTES);
+        let mut list = WorkList { work: Vec::new(), approvals: Vec::new(), next_cursor: None };
+        let next = match (self.pending_approval, assignee) {
+            // A request is nobody's to do.
+            (true, Some(_)) => None,
+            (true, None) => {
+                let read = |id: &[u8]| {
+                    let mut approval = approval::indexed(view, tenant, id)?.seen_at(at.lease_now);
+                    let reply_bytes =
+                        |approval: &Approval| serde_json::to_string(approval).map_or(0, |json| json.len()) + REPLY_WRAPPER_BYTES;
+                    if reply_bytes(&approval) > WORK_JSON_BYTES_MAX {
+                        // A summary of control characters takes six times its bytes, and leaves no place for the largest payload.
+                        approval.payload = Some(json!({ "omitted": "it does not fit beside this summary" }));
+                    }
+                    let bytes = reply_bytes(&approval);
+                    // One whose time is over does not wait any more, swept or not.
+                    Ok((approval.status == ApprovalStatus::Pending).then_some((approval, bytes)))
+                };
+                let found = page(view, Table::Index, &approval::undecided(tenant), from, limit, budget, read)?;
+                list.approvals = found.items;
+                found.next
+            }
+            (false, _) => {
+                let read = |id: &[u8]| {
+                    let work = indexed(view, tenant, id)?;
+                    let bytes = work.reply_bytes();
+                    Ok(Some((work, bytes)))
+                };
+                let found = page(view, Table::Index, &order(tenant, assignee, self.state), from, limit, budget, read)?;
+                list.work = found.items;
+                found.next
+            }
+        };
+        list.next_cursor = next.map(|next| cursors.seal(&next));
+        Ok(Ok(list))
+    }
+}
+
+/// One item with its comments, oldest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GetWork {
+    pub work_id: String,
+    pub limit: u64,
+    pub cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkView {
+    /// Not told again on later pages, so that a long comment finds its place.
+    pub work: Option<Work>,
+    pub comments: Vec<Comment>,
+    pub next_cursor: Option<String>,
+}
+
+impl GetWork {
+    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<WorkView> {
+        if let Some(refusal) = check_name("work_id", &self.work_id) {
+            return Ok(Err(refusal));
+        }
+        let tenant = &at.caller.tenant;
+        let Some(work) = work(view, tenant, &self.work_id)? else {
+            return Ok(Err(Refusal::not_found("work", self.work_id)));
+        };
+        let cursors = Cursors::of("comments", &at.caller, &self.work_id);
+        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+            Ok(checked) => checked,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let work = from.is_none().then_some(work);
+        let taken = work.as_ref().map_or(0, Work::reply_bytes) + 2 * REPLY_WRAPPER_BYTES;
+        let of_work = kind_prefix(tenant, Kind::WorkComment).text(&self.work_id);
+        let comments = |limit, budget| {
+            page(view, Table::Records, &of_work, from.as_deref(), limit, budget, |bytes| {
+                let comment: Comment = codec::decode(bytes).map_err(|error| StorageError::new("comment", error))?;
+                let bytes = comment.reply_bytes();
+                Ok(Some((comment, bytes)))
+            })
+        };
+        let mut found = comments(limit, REPLY_BYTES_DEFAULT.saturating_sub(taken))?;
+        let first = found.items.first().map_or(0, Comment::reply_bytes);
+        if taken + first > REPLY_BYTES_MAX {
+            // The item leaves no place even for the first comment, so they begin on the next page.
+            found = Rows { items: Vec::new(), next: Some(Vec::new()) };
+        }
+        Ok(Ok(WorkView { work, comments: found.items, next_cursor: found.next.map(|next| cursors.seal(&next)) }))
+    }
+}

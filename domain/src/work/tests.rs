@@ -1,0 +1,715 @@
+//! Transcripts and properties of work.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+
+use super::*;
+use crate::approval::{DecideApproval, Decision, ListApprovals};
+use crate::flag::SetFlag;
+use crate::identity::{PutToken, SetWorkGate, token_hash};
+use crate::limit::{LIST_MAX, REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX};
+use crate::receipt::GetReceipt;
+use crate::stamp::Tier;
+use crate::transcript::{Line, World, person};
+
+struct Play {
+    world: World,
+    revision: u64,
+    work: Vec<String>,
+    actions: Vec<String>,
+}
+
+fn state(word: &str) -> Option<State> {
+    let all = [State::Planned, State::InProgress, State::Blocked, State::Archive, State::Complete, State::Deployed];
+    all.into_iter().find(|state| state.word() == word)
+}
+
+impl Play {
+    fn new() -> Self {
+        Self { world: World::new(), revision: 0, work: Vec::new(), actions: Vec::new() }
+    }
+
+    /// `w1` is the first item that was created, `q1` the first move that was made to wait.
+    fn id(&self, word: &str) -> String {
+        let nth = |known: &[String], n: &str| n.parse::<usize>().ok().and_then(|n| known.get(n - 1).cloned());
+        let known = word.strip_prefix('w').and_then(|n| nth(&self.work, n));
+        known.or_else(|| word.strip_prefix('q').and_then(|n| nth(&self.actions, n))).unwrap_or(word.into())
+    }
+
+    fn told(&self, text: String) -> String {
+        let text = self.work.iter().enumerate().fold(text, |text, (n, id)| text.replace(id, &format!("w{}", n + 1)));
+        self.actions.iter().enumerate().fold(text, |text, (n, id)| text.replace(id, &format!("q{}", n + 1)))
+    }
+
+    /// Each line is one entry of the log; reads have no number.
+    fn play(&mut self, lines: &str) -> String {
+        let mut told = String::new();
+        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let line = Line::parse(line);
+            let is_read = matches!(line.verb, "list" | "show" | "feed" | "projects" | "project");
+            self.revision += u64::from(!is_read);
+            let number = if is_read { "-".to_string() } else { self.revision.to_string() };
+            let answer = self.line(&line).unwrap_or_else(|refusal| format!("refused: {refusal}"));
+            let _ = writeln!(told, "{number} {}", self.told(answer));
+        }
+        told
+    }
+
+    fn line(&mut self, line: &Line) -> Result<String, Refusal> {
+        let (time, caller) = (line.time, person(line.who));
+        let claim = line.option("as").unwrap_or(line.who.into());
+        match line.verb {
+            "tick" => {
+                self.world.tick(time);
+                Ok("ticked".into())
+            }
+            "flag" => {
+                let command = SetFlag { name: line.word(0).into(), value: line.word(1).into() };
+                self.world.call(time, caller, None, command).map(|flag| format!("flag: {}", flag.value))
+            }
+            "token" => {
+                let passport = person(line.word(0));
+                let put = PutToken {
+                    hash: token_hash(line.word(0)),
+                    tenant: passport.tenant.clone(),
+                    passport: passport.passport.clone(),
+                    tier: passport.tier,
+                    scopes: passport.scopes,
+                    expires_at: None,
+                };
+                self.world.call(time, caller, None, put).map(|put| format!("token of {}", put.passport))
+            }
+            "gate" => {
+                let (passport, gated) = (line.word(0).into(), line.word(1) != "off");
+                let gate = SetWorkGate { tenant: line.option("tenant").unwrap_or("acme".into()), passport, gated };
+                self.world.call(time, caller, None, gate).map(|passport| format!("gate of {}: {}", passport.name, passport.agent_work_gate))
+            }
+            "create" => {
+                let command = CreateWork {
+                    project_id: line.option("project").unwrap_or(DEFAULT_PROJECT.into()),
+                    title: line.word(0).into(),
+                    created_by_passport: claim,
+                    body: line.option("body"),
+                    state: line.option("state").and_then(|word| state(&word)),
+                    assignee_passport: line.option("for"),
+                    tenant_id: line.option("tenant"),
+                    linked_pr: line.option("pr"),
+                    linked_issue: None,
+                    blocker_reason: line.option("reason"),
+                };
+                let work = self.world.call(time, caller, None, command)?;
+                self.work.push(work.id.clone());
+                Ok(row(&work))
+            }
+            "move" => {
+                let command = MoveWork {
+                    work_id: self.id(line.word(0)),
+                    state: state(line.word(1)).unwrap(),
+                    by_passport: claim,
+                    blocker_reason: line.option("reason"),
+                    blocker_kind: line.option("kind").map(|kind| match kind.as_str() {
+                        "needs_approval" => BlockerKind::NeedsApproval,
+                        _ => BlockerKind::NeedsInfo,
+                    }),
+                    expected_state: line.option("expected").and_then(|word| state(&word)),
+                };
+                match self.world.call(time, caller, None, command)? {
+                    Moved::Applied(work) => Ok(row(&work)),
+                    Moved::Queued(queued) => {
+                        if !self.actions.contains(&queued.action_id) {
+                            self.actions.push(queued.action_id.clone());
+                        }
+                        Ok(format!("{} waits: {} to {}", queued.action_id, queued.work_id, queued.target_state.word()))
+                    }
+                }
+            }
+            "comment" => {
+                let command = CommentOnWork { work_id: self.id(line.word(0)), author_passport: claim, body: line.word(1).into() };
+                self.world
+                    .call(time, caller, None, command)
+                    .map(|comment| format!("{} on {}: {}", comment.author, comment.work_id, comment.body))
+            }
+            "approve" | "reject" => {
+                let decision = if line.verb == "approve" { Decision::Approve } else { Decision::Reject };
+                let command = DecideApproval {
+                    request_id: self.id(line.word(0)),
+                    decision,
+                    reviewer_notes: None,
+                    reviewer_tier: None,
+                    reviewer_tenant_id: None,
+                };
+                self.world.call(time, caller, None, command).map(|approval| format!("{} {}", approval.request_id, approval.status.word()))
+            }
+            "projects" => {
+                let found = self.world.ask(time, caller, ListProjects {})?;
+                Ok(format!("{:?}", found.projects.iter().map(|project| &*project.id).collect::<Vec<_>>()))
+            }
+            "project" => {
+                let found = self.world.ask(time, caller, GetProject { project_id: line.word(0).into(), limit: 50, cursor: None })?;
+                let members: Vec<String> = found.members.iter().map(|member| format!("{} ({})", member.passport, member.role)).collect();
+                Ok(format!("{} of {}: {}", found.project.id, found.tenant, members.join(", ")))
+            }
+            "show" => {
+                let mut pages = Vec::new();
+                let mut cursor = None;
+                loop {
+                    let ask = GetWork { work_id: self.id(line.word(0)), limit: line.ms("limit").unwrap_or(50), cursor };
+                    let page = self.world.ask(time, caller.clone(), ask)?;
+                    let item = page.work.iter().map(|work| format!("{} with {} comments", row(work), work.comments));
+                    let comments = page.comments.iter().map(|comment| format!("{}: {}", comment.author, comment.body));
+                    pages.push(item.chain(comments).collect::<Vec<_>>().join(", "));
+                    cursor = page.next_cursor;
+                    if cursor.is_none() {
+                        return Ok(format!("[{}]", pages.join(" | ")));
+                    }
+                }
+            }
+            "list" => {
+                let mut pages = Vec::new();
+                let mut cursor = None;
+                loop {
+                    let word = line.option("state").unwrap_or_default();
+                    let ask = ListWork {
+                        project_id: line.option("project"),
+                        state: state(&word),
+                        pending_approval: word == "pending_approval",
+                        tenant_id: line.option("tenant"),
+                        assignee_passport: line.option("for"),
+                        limit: line.ms("limit").unwrap_or(50),
+                        cursor,
+                    };
+                    let page = self.world.ask(time, caller.clone(), ask)?;
+                    let requests = page.approvals.iter().map(|request| format!("{} {}", request.request_id, request.action_summary));
+                    pages.push(page.work.iter().map(row).chain(requests).collect::<Vec<_>>().join(", "));
+                    cursor = page.next_cursor;
+                    if cursor.is_none() {
+                        return Ok(format!("[{}]", pages.join(" | ")));
+                    }
+                }
+            }
+            "feed" => {
+                let work_id = line.words.first().map(|word| self.id(word));
+                let mut pages = Vec::new();
+                let mut cursor = None;
+                loop {
+                    let ask = StatusFeed { work_id: work_id.clone(), limit: line.ms("limit").unwrap_or(200), cursor };
+                    let page = self.world.ask(time, caller.clone(), ask)?;
+                    if !page.enabled {
+                        return Ok("off".into());
+                    }
+                    let told = page.events.iter().map(|event| {
+                        let from = event.from.map_or("nothing", State::word);
+                        format!("{} {} by {} ({from} to {})", event.work_id, event.verb.word(), event.by, event.to.word())
+                    });
+                    pages.push(told.collect::<Vec<_>>().join("; "));
+                    cursor = page.next_cursor;
+                    if cursor.is_none() {
+                        return Ok(format!("[{}]", pages.join(" | ")));
+                    }
+                }
+            }
+            verb => panic!("no verb `{verb}`"),
+        }
+    }
+}
+
+fn row(work: &Work) -> String {
+    let blocker = work.blocker.as_ref().map(|blocker| format!(" ({}, {:?})", blocker.reason, blocker.kind)).unwrap_or_default();
+    format!("{} {} {}{blocker} for {}", work.id, work.title, work.state.word(), work.assignee)
+}
+
+fn check(lines: &str, expected: Expect) {
+    expected.assert_eq(&Play::new().play(lines));
+}
+
+#[test]
+fn a_project_is_there_from_the_start_and_work_goes_through_its_states() {
+    check(
+        "0s mara projects
+         0s eve  projects
+         0s mara create parser body=long pr=7
+         0s mara create docs for=jon state=blocked
+         0s jon  create tests project=p_1
+         0s mara create tests project=
+         1s jon  move w1 in_progress
+         2s jon  move w1 in_progress
+         2s jon  move w1 blocked
+         2s jon  move w1 blocked reason=keys
+         2s jon  move w1 blocked reason=keys kind=needs_approval
+         3s jon  move w1 in_progress reason=keys
+         3s jon  move w1 in_progress kind=needs_info
+         3s jon  move w1 in_progress
+         3s jon  move w1 complete
+         3s jon  move w1 planned
+         3s jon  move w9 planned
+         3s jon  list",
+        expect![[r#"
+            - ["p_default"]
+            - ["p_default"]
+            1 w1 parser planned for mara
+            2 w2 docs blocked for jon
+            3 refused: there is no project `p_1`
+            4 refused: `project_id` must not be empty
+            5 w1 parser in_progress for mara
+            6 w1 parser in_progress for mara
+            7 refused: `blocker_reason` is missing: the state `blocked` needs to say why
+            8 w1 parser blocked (keys, NeedsInfo) for mara
+            9 w1 parser blocked (keys, NeedsApproval) for mara
+            10 refused: `blocker_reason` goes with the state `blocked` only; leave it out
+            11 refused: `blocker_kind` goes with the state `blocked` only; leave it out
+            12 w1 parser in_progress for mara
+            13 w1 parser complete for mara
+            14 w1 parser planned for mara
+            15 refused: there is no work `w9`
+            - [w2 docs blocked for jon, w1 parser planned for mara]
+        "#]],
+    );
+}
+
+#[test]
+fn claims_of_another_name_or_tenant_are_refused_and_a_foreign_item_looks_like_none() {
+    check(
+        "0s jon  create parser as=mara
+         0s mara create parser tenant=other
+         0s mara create parser tenant=acme
+         0s jon  move w1 complete as=mara
+         0s jon  comment w1 hello as=mara
+         0s eve  move w1 complete
+         0s eve  move w9 complete
+         0s eve  comment w1 hello
+         0s eve  comment w9 hello
+         0s eve  show w1
+         0s eve  show w9
+         0s eve  feed w1
+         0s eve  feed
+         0s eve  list
+         0s eve  list tenant=acme
+         0s eve  list tenant=nowhere
+         0s eve  list project=p_9
+         0s jon  list",
+        expect![[r#"
+            1 refused: `created_by_passport` is not the caller, who is `jon`
+            2 refused: there is no tenant `other`
+            3 w1 parser planned for mara
+            4 refused: `by_passport` is not the caller, who is `jon`
+            5 refused: `author_passport` is not the caller, who is `jon`
+            6 refused: there is no work `w1`
+            7 refused: there is no work `w9`
+            8 refused: there is no work `w1`
+            9 refused: there is no work `w9`
+            - refused: there is no work `w1`
+            - refused: there is no work `w9`
+            - refused: there is no work `w1`
+            - []
+            - []
+            - refused: there is no tenant `acme`
+            - refused: there is no tenant `nowhere`
+            - refused: there is no project `p_9`
+            - [w1 parser planned for mara]
+        "#]],
+    );
+}
+
+#[test]
+fn lists_go_by_state_and_assignee_and_move_with_the_items() {
+    check(
+        "0s mara create a
+         0s mara create b for=jon
+         0s jon  create c
+         0s jon  create d for=mara state=in_progress
+         0s jon  move w1 in_progress
+         0s jon  list
+         0s jon  list limit=2
+         0s jon  list limit=3 state=planned
+         0s jon  list state=in_progress
+         0s jon  list for=jon
+         0s jon  list for=mara state=in_progress
+         0s jon  list for=mara state=planned
+         0s jon  list for=ghost
+         0s jon  list for=
+         0s jon  list project=p_default tenant=acme state=complete
+         0s jon  list limit=0",
+        expect![[r#"
+            1 w1 a planned for mara
+            2 w2 b planned for jon
+            3 w3 c planned for jon
+            4 w4 d in_progress for mara
+            5 w1 a in_progress for mara
+            - [w4 d in_progress for mara, w3 c planned for jon, w2 b planned for jon, w1 a in_progress for mara]
+            - [w4 d in_progress for mara, w3 c planned for jon | w2 b planned for jon, w1 a in_progress for mara]
+            - [w3 c planned for jon, w2 b planned for jon]
+            - [w4 d in_progress for mara, w1 a in_progress for mara]
+            - [w3 c planned for jon, w2 b planned for jon]
+            - [w4 d in_progress for mara, w1 a in_progress for mara]
+            - []
+            - []
+            - refused: `assignee_passport` must not be empty
+            - []
+            - refused: `limit` must be 1 to 1000, not 0
+        "#]],
+    );
+}
+
+#[test]
+fn comments_are_kept_in_order_with_their_true_author() {
+    check(
+        "0s mara create a
+         0s jon  comment w1 first
+         0s mara comment w1 second
+         0s mara comment w1
+         0s jon  comment w1 third
+         0s jon  show w1
+         0s jon  show w1 limit=2
+         0s jon  show w9",
+        expect![[r#"
+            1 w1 a planned for mara
+            2 jon on w1: first
+            3 mara on w1: second
+            4 refused: `body` must not be empty
+            5 jon on w1: third
+            - [w1 a planned for mara with 3 comments, jon: first, mara: second, jon: third]
+            - [w1 a planned for mara with 3 comments, jon: first, mara: second | jon: third]
+            - refused: there is no work `w9`
+        "#]],
+    );
+}
+
+#[test]
+fn the_feed_tells_six_words_and_keeps_the_newest() {
+    check(
+        "0s mara create a state=in_progress
+         0s mara create b
+         0s mara move w2 in_progress
+         0s mara move w2 blocked reason=keys
+         0s mara move w2 in_progress
+         0s mara move w2 blocked reason=money kind=needs_approval
+         0s mara move w2 in_progress
+         0s mara move w2 complete
+         0s mara move w2 archive
+         0s mara move w1 archive
+         0s mara move w1 planned
+         0s jon  feed
+         0s jon  feed w1
+         0s jon  feed limit=3
+         0s olga flag CORECRUXD_FEATURE_STATUS_FEED off
+         0s jon  feed",
+        expect![[r#"
+            1 w1 a in_progress for mara
+            2 w2 b planned for mara
+            3 w2 b in_progress for mara
+            4 w2 b blocked (keys, NeedsInfo) for mara
+            5 w2 b in_progress for mara
+            6 w2 b blocked (money, NeedsApproval) for mara
+            7 w2 b in_progress for mara
+            8 w2 b complete for mara
+            9 w2 b archive for mara
+            10 w1 a archive for mara
+            11 w1 a planned for mara
+            - [w1 CLAIMED by mara (nothing to in_progress); w2 CLAIMED by mara (planned to in_progress); w2 BLOCKED by mara (in_progress to blocked); w2 RESUMED by mara (blocked to in_progress); w2 HUMAN_HOLD by mara (in_progress to blocked); w2 RESUMED by mara (blocked to in_progress); w2 DONE by mara (in_progress to complete); w1 FAILED by mara (in_progress to archive)]
+            - [w1 CLAIMED by mara (nothing to in_progress); w1 FAILED by mara (in_progress to archive)]
+            - [w2 RESUMED by mara (blocked to in_progress); w2 DONE by mara (in_progress to complete); w1 FAILED by mara (in_progress to archive) | w2 BLOCKED by mara (in_progress to blocked); w2 RESUMED by mara (blocked to in_progress); w2 HUMAN_HOLD by mara (in_progress to blocked) | w1 CLAIMED by mara (nothing to in_progress); w2 CLAIMED by mara (planned to in_progress)]
+            12 flag: off
+            - off
+        "#]],
+    );
+}
+
+#[test]
+fn a_gated_move_waits_for_a_person_and_happens_with_the_decision() {
+    check(
+        "0s olga token mara
+         0s olga token otto
+         0s mara gate mara
+         0s olga gate mara
+         0s olga gate eve tenant=other
+         0s olga token mara
+         0s mara create a
+         0s mara create b state=complete
+         0s mara move w1 complete
+         0s mara move w1 complete
+         0s mara move w1 deployed
+         0s jon  list state=pending_approval
+         0s jon  list state=pending_approval limit=1
+         0s eve  list state=pending_approval
+         0s jon  list state=pending_approval for=mara
+         0s jon  list
+         0s mara approve q1
+         0s jon  approve q1
+         0s otto approve q1
+         0s otto approve q2
+         0s otto reject q2
+         0s jon  list
+         0s jon  list state=pending_approval
+         0s mara move w1 planned
+         0s jon  feed w1
+         25h - tick
+         25h jon feed w1
+         25h jon list
+         25h olga flag CORECRUXD_FEATURE_APPROVAL_QUEUE off
+         25h mara move w1 archive
+         25h olga gate mara off
+         25h mara move w1 archive
+         25h jon project p_default",
+        expect![[r#"
+            1 token of mara
+            2 token of otto
+            3 refused: this needs the scope `admin`
+            4 gate of mara: true
+            5 refused: there is no passport `eve`
+            6 token of mara
+            7 w1 a planned for mara
+            8 refused: the moves of `mara` wait for approval, so it creates work as planned only, not as complete
+            9 q1 waits: w1 to complete
+            10 q1 waits: w1 to complete
+            11 q2 waits: w1 to deployed
+            - [q1 work:w1:move:complete, q2 work:w1:move:deployed]
+            - [q1 work:w1:move:complete | q2 work:w1:move:deployed]
+            - []
+            - []
+            - [w1 a planned for mara]
+            12 refused: deciding needs the tier elite or operator, or the scope `approvals:decide`, and `mara` is verified
+            13 refused: deciding needs the tier elite or operator, or the scope `approvals:decide`, and `jon` is verified
+            14 q1 approved
+            15 refused: work `w1` has changed: expected planned, found complete
+            16 q2 rejected
+            - [w1 a complete for mara]
+            - []
+            17 q3 waits: w1 to planned
+            - [w1 HUMAN_HOLD by mara (planned to complete); w1 HUMAN_HOLD by mara (planned to deployed); w1 DONE by mara (planned to complete); w1 FAILED by otto (complete to deployed); w1 HUMAN_HOLD by mara (complete to planned)]
+            18 ticked
+            - [w1 HUMAN_HOLD by mara (planned to complete); w1 HUMAN_HOLD by mara (planned to deployed); w1 DONE by mara (planned to complete); w1 FAILED by otto (complete to deployed); w1 HUMAN_HOLD by mara (complete to planned); w1 FAILED by system (complete to planned)]
+            - [w1 a complete for mara]
+            19 flag: off
+            20 refused: approval_request is switched off by the flag `CORECRUXD_FEATURE_APPROVAL_QUEUE`
+            21 gate of mara: false
+            22 w1 a archive for mara
+            - p_default of acme: mara (member), otto (operator)
+        "#]],
+    );
+}
+
+#[test]
+fn the_receipt_of_a_gated_move_names_the_move() {
+    let mut play = Play::new();
+    play.play(
+        "0s olga token mara
+         0s olga gate mara
+         0s mara create a
+         0s mara move w1 deployed
+         0s otto approve q1",
+    );
+    let receipt_id = format!("ad_{}", play.actions[0]);
+    let receipt = play.world.ask("0s", person("jon"), GetReceipt { receipt_id, tenant_id: None }).unwrap();
+    let body: ciborium::Value = ciborium::from_reader(receipt.body.as_slice()).unwrap();
+    let field = |wanted: &str| {
+        let fields = body.as_map().unwrap().iter();
+        fields.clone().find(|(name, _)| name.as_text() == Some(wanted)).and_then(|(_, value)| value.as_text()).unwrap().to_string()
+    };
+    assert_eq!(field("action_summary"), format!("work:{}:move:deployed", play.work[0]));
+    assert_eq!((field("risk_tier"), field("reviewer_passport")), ("high".into(), "otto".into()));
+}
+
+#[test]
+fn an_item_is_checked_before_it_is_stored() {
+    let (name, title, body, reason) = ("x".repeat(513), "x".repeat(512), "x".repeat(16_385), "x".repeat(4_097));
+    check(
+        &format!(
+            "0s mara create {name}
+             0s mara create {title}x
+             0s mara create
+             0s mara create a body={body}
+             0s mara create a for={name}
+             0s mara create a pr={name}
+             0s mara create a reason=why
+             0s mara create a state=blocked reason=why
+             0s mara move w1 blocked reason={reason}
+             0s mara move w1 blocked reason=
+             0s mara move {name} blocked reason=why
+             0s mara comment w1 {body}"
+        ),
+        expect![[r#"
+            1 refused: `title` is 513 bytes long, and the limit is 512 bytes
+            2 refused: `title` is 513 bytes long, and the limit is 512 bytes
+            3 refused: `title` must not be empty
+            4 refused: `body` is 16385 bytes long, and the limit is 16384 bytes
+            5 refused: `assignee_passport` is 513 bytes long, and the limit is 512 bytes
+            6 refused: `linked_pr` is 513 bytes long, and the limit is 512 bytes
+            7 refused: `blocker_reason` goes with the state `blocked` only; leave it out
+            8 w1 a blocked (why, NeedsInfo) for mara
+            9 refused: `blocker_reason` is 4097 bytes long, and the limit is 4096 bytes
+            10 refused: `blocker_reason` must not be empty: the state `blocked` needs to say why
+            11 refused: `work_id` is 513 bytes long, and the limit is 512 bytes
+            12 refused: `body` is 16385 bytes long, and the limit is 16384 bytes
+        "#]],
+    );
+}
+
+/// The largest item that is taken, and the largest comment on it.
+#[test]
+fn what_is_taken_fits_a_reply_in_any_spelling() {
+    let mut world = World::new();
+    let create = |body: String| CreateWork {
+        project_id: DEFAULT_PROJECT.into(),
+        title: "\"".repeat(WORK_TITLE_BYTES_MAX),
+        created_by_passport: "mara".into(),
+        body: Some(body),
+        state: None,
+        assignee_passport: None,
+        tenant_id: None,
+        linked_pr: None,
+        linked_issue: None,
+        blocker_reason: None,
+    };
+    let refused = world.call("0s", person("mara"), None, create("\u{1}".repeat(6_000))).unwrap_err();
+    assert!(refused.to_string().starts_with("`body` is 37"), "{refused}");
+    let work = world.call("0s", person("mara"), None, create("\"".repeat(13_000))).unwrap();
+    let comment = CommentOnWork { work_id: work.id.clone(), author_passport: "mara".into(), body: "\"".repeat(13_000) };
+    world.call("0s", person("mara"), None, comment.clone()).unwrap();
+    world.call("0s", person("mara"), None, comment).unwrap();
+    let (mut cursor, mut seen) = (None, Vec::new());
+    loop {
+        let page = world.ask("0s", person("mara"), GetWork { work_id: work.id.clone(), limit: 50, cursor }).unwrap();
+        assert!(serde_json::to_string(&page).unwrap().len() <= REPLY_BYTES_MAX);
+        seen.push((page.work.is_some(), page.comments.len()));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, [(true, 0), (false, 1), (false, 1)]);
+    let list = ListWork {
+        project_id: None,
+        state: None,
+        pending_approval: false,
+        tenant_id: None,
+        assignee_passport: None,
+        limit: 50,
+        cursor: None,
+    };
+    let page = world.ask("0s", person("mara"), list).unwrap();
+    assert_eq!((page.work.len(), page.next_cursor), (1, None));
+}
+
+// ------------------------------------------------------------------ properties
+
+#[derive(Clone, Debug)]
+enum Act {
+    Create { who: usize, to: usize, size: usize },
+    Move { who: usize, item: usize, to: usize },
+    Decide { item: usize, yes: bool },
+}
+
+const WHO: [&str; 3] = ["mara", "jon", "elsa"];
+const STATES: [State; 6] = [State::Planned, State::InProgress, State::Blocked, State::Archive, State::Complete, State::Deployed];
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let create = (0..3_usize, 0..3_usize, 0..3_000_usize).prop_map(|(who, to, size)| Act::Create { who, to, size });
+    let moved = (0..3_usize, 0..20_usize, 0..6_usize).prop_map(|(who, item, to)| Act::Move { who, item, to });
+    let decide = (0..10_usize, any::<bool>()).prop_map(|(item, yes)| Act::Decide { item, yes });
+    prop::collection::vec(prop_oneof![3 => create, 6 => moved, 1 => decide], 1..60)
+}
+
+/// Every item of a filter, page by page; each page fits a reply.
+fn all(world: &mut World, state: Option<State>, assignee: Option<&str>, limit: u64) -> Vec<Work> {
+    let (mut cursor, mut found) = (None, Vec::new());
+    loop {
+        let ask = ListWork {
+            project_id: None,
+            state,
+            pending_approval: false,
+            tenant_id: None,
+            assignee_passport: assignee.map(Into::into),
+            limit,
+            cursor,
+        };
+        let page = world.ask("1h", person("jon"), ask).unwrap();
+        let bytes = serde_json::to_string(&page.work).unwrap().len();
+        assert!(page.work.len() <= limit as usize && (bytes <= REPLY_BYTES_DEFAULT || page.work.len() == 1));
+        found.extend(page.work);
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return found;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever happened, each list holds exactly the items of its filter, newest first, in pages of any size.
+    #[test]
+    fn every_order_holds_the_items_that_belong_to_it(acts in acts(), limit in 1..9_u64) {
+        let mut world = World::new();
+        let mut play = |gated: bool| -> Result<Vec<String>, TestCaseError> {
+            let mut items = Vec::new();
+            if gated {
+                let put = PutToken {
+                    hash: token_hash("mara"), tenant: "acme".into(), passport: "mara".into(),
+                    tier: Tier::Verified, scopes: Default::default(), expires_at: None,
+                };
+                world.call("0s", person("olga"), None, put).unwrap();
+                world.call("0s", person("olga"), None, SetWorkGate { tenant: "acme".into(), passport: "mara".into(), gated }).unwrap();
+            }
+            for act in &acts {
+                match act {
+                    Act::Create { who, to, size } => {
+                        let command = CreateWork {
+                            project_id: DEFAULT_PROJECT.into(), title: "t".into(), created_by_passport: WHO[*who].into(),
+                            body: Some("x".repeat(*size)), state: None, assignee_passport: Some(WHO[*to].into()), tenant_id: None,
+                            linked_pr: None, linked_issue: None, blocker_reason: None,
+                        };
+                        items.push(world.call("0s", person(WHO[*who]), None, command).unwrap().id);
+                    }
+                    Act::Move { who, item, to } => {
+                        let Some(id) = items.get(*item) else { continue };
+                        let command = MoveWork {
+                            work_id: id.clone(), state: STATES[*to], by_passport: WHO[*who].into(),
+                            blocker_reason: (STATES[*to] == State::Blocked).then(|| "why".into()), blocker_kind: None, expected_state: None,
+                        };
+                        world.call("0s", person(WHO[*who]), None, command).unwrap();
+                    }
+                    Act::Decide { item, yes } => {
+                        let ask = ListApprovals { pending_only: true, limit: LIST_MAX as u64, cursor: None };
+                        let waiting = world.ask("0s", person("otto"), ask).unwrap().approvals;
+                        let Some(request) = waiting.get(*item) else { continue };
+                        let decision = if *yes { Decision::Approve } else { Decision::Reject };
+                        let command = DecideApproval {
+                            request_id: request.request_id.clone(), decision, reviewer_notes: None, reviewer_tier: None,
+                            reviewer_tenant_id: None,
+                        };
+                        // An approval is refused where the item has moved since, and only then.
+                        if let Err(refusal) = world.call("0s", person("otto"), None, command) {
+                            prop_assert!(matches!(refusal, Refusal::Changed { .. }), "{}", refusal);
+                        }
+                    }
+                }
+            }
+            Ok(items)
+        };
+        let items = play(true)?;
+        let everything = all(&mut world, None, None, limit);
+        let listed: Vec<&String> = everything.iter().map(|work| &work.id).collect();
+        prop_assert_eq!(listed, items.iter().rev().collect::<Vec<_>>());
+        for state in STATES.map(Some).into_iter().chain([None]) {
+            for assignee in WHO.map(Some).into_iter().chain([None]) {
+                let belongs = |work: &&Work| state.is_none_or(|state| work.state == state) && assignee.is_none_or(|who| work.assignee == who);
+                let wanted: Vec<Work> = everything.iter().filter(belongs).cloned().collect();
+                prop_assert_eq!(all(&mut world, state, assignee, limit), wanted);
+            }
+        }
+        // Transitions have names of their own, and the feed of an item is what the whole feed says of it.
+        let ask = |work_id: Option<String>| StatusFeed { work_id, limit: LIST_MAX as u64, cursor: None };
+        let whole = world.ask("0s", person("jon"), ask(None)).unwrap();
+        prop_assume!(whole.next_cursor.is_none());
+        let names: BTreeSet<&String> = whole.events.iter().map(|event| &event.transition_id).collect();
+        prop_assert_eq!(names.len(), whole.events.len());
+        for id in items {
+            let own = world.ask("0s", person("jon"), ask(Some(id.clone()))).unwrap().events;
+            let wanted: Vec<FeedEvent> = whole.events.iter().filter(|event| event.work_id == id).cloned().collect();
+            prop_assert_eq!(own, wanted);
+        }
+    }
+}
