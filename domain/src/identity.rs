@@ -104,6 +104,9 @@ pub(crate) fn is_gated(view: &(impl Read + ?Sized), caller: &Principal) -> Resul
 
 /// Checks free text that is kept beside a decision.
 pub(crate) fn check_text(field: &str, text: &str) -> Option<Refusal> {
+    if text.contains('\0') {
+        return Some(Refusal::invalid(field, "must not hold a NUL"));
+    }
     (text.len() > TEXT_BYTES_MAX).then(|| {
         let (size, limit) = (text.len() as u64, TEXT_BYTES_MAX as u64);
         Refusal::TooLong { field: field.into(), size, limit, unit: "bytes".into() }

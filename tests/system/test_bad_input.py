@@ -49,7 +49,7 @@ def sample(name, schema):
         return f"file://{unique('bad')}/a.rs"
     integer = min(max(1_000, schema.get("minimum", 0)), schema.get("maximum", 1_000))
     return {"string": unique("bad"), "integer": integer, "number": schema.get("minimum", 0.5), "boolean": False,
-            "array": [], "object": {}}[schema["type"]]
+            "array": [unique("bad")] * schema.get("minItems", 0), "object": {}}[schema["type"]]
 
 
 def spoilt(tool):
