@@ -969,7 +969,9 @@ fn queries() -> impl Strategy<Value = QueryFacts> {
     let word = prop::option::weighted(0.3, (0..10usize).prop_map(|digit| digit.to_string()));
     let as_of = prop::option::weighted(0.3, (0..60u64 * 86_400_000).prop_map(|ms| UnixMs(WALL + ms)));
     let floor = prop::option::weighted(0.3, (0..CONFIDENCES.len()).prop_map(|i| Confidence(CONFIDENCES[i])));
-    (name, prefix, key, word, as_of, floor, any::<bool>(), 1..8u64, prop::option::weighted(0.3, 200..800u64)).prop_map(
+    // From where every row fits: a budget below the next row is refused, and has a test of its own.
+    let budget = prop::option::weighted(0.3, 300..800u64);
+    (name, prefix, key, word, as_of, floor, any::<bool>(), 1..8u64, budget).prop_map(
         |(entity, entity_prefix, key, query, as_of, min_effective_confidence, include_superseded, top_k, token_budget)| QueryFacts {
             query,
             entity,
