@@ -181,6 +181,9 @@ struct Floor {
     keyed: bool,
     /// Requests first sent at or before this may have been forgotten.
     forgotten_through: UnixMs,
+    /// The revision of the last answer that was forgotten: where the oldest one kept is looked for, since a store has to step
+    /// over what was deleted before it.
+    forgotten_revision: Revision,
     kept: u64,
 }
 
@@ -197,7 +200,7 @@ impl Record for Floor {
 
 fn floor(view: &impl Read, tenant: &str, keyed: bool) -> Result<Floor, StorageError> {
     let floor: Option<Floor> = view.get(tenant, &Key::new().byte(keyed.into()))?;
-    Ok(floor.unwrap_or(Floor { tenant: tenant.into(), keyed, forgotten_through: UnixMs(0), kept: 0 }))
+    Ok(floor.unwrap_or(Floor { tenant: tenant.into(), keyed, forgotten_through: UnixMs(0), forgotten_revision: Revision(0), kept: 0 }))
 }
 
 /// The first answer to this request id, or the reason why it can't be told; `None` when it is new.
@@ -249,7 +252,8 @@ fn remember(
     let mut floor = floor(tx, tenant, request.keyed)?;
     floor.kept += 1;
     let kept_ms = if request.keyed { ANSWER_KEYED_KEPT_MS } else { ANSWER_AUTO_KEPT_MS };
-    for (order_key, id) in tx.scan_bytes(Table::Dedup, order.as_bytes(), &order.after_prefix(), Direction::Ascending, 2)? {
+    let from = order.clone().number(floor.forgotten_revision.0);
+    for (order_key, id) in tx.scan_bytes(Table::Dedup, from.as_bytes(), &order.after_prefix(), Direction::Ascending, 2)? {
         let id = Key::new().raw(&id);
         let Some(oldest) = tx.get::<Answer>(tenant, &id)? else {
             return Err(StorageError::corrupt("an answer's order row points nowhere"));
@@ -258,6 +262,7 @@ fn remember(
             break;
         }
         floor.forgotten_through = floor.forgotten_through.max(oldest.at);
+        floor.forgotten_revision = oldest.revision;
         floor.kept -= 1;
         tx.delete(&oldest);
         tx.delete_bytes(Table::Dedup, order_key);

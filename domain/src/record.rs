@@ -41,6 +41,7 @@ pub enum Kind {
     // Meta
     Clock = 80,
     EventsKept = 81,
+    Swept = 82,
     // Index
     FactById = 100,
     FactByRank = 101,
