@@ -37,8 +37,9 @@ pub fn emit(tx: &mut impl Tx, at: &Stamp, kind: &str, id: &str, about: serde_jso
     // The oldest goes when a new one comes, so that the number stays what it is. Watchers behind it are told.
     if kept.count > EVENTS_KEPT_MAX {
         let tenant = prefix(&at.caller.tenant);
-        if let Some((key, bytes)) = tx.scan_bytes(Table::Events, tenant.as_bytes(), &tenant.after_prefix(), Direction::Ascending, 1)?.pop()
-        {
+        // Looked for where the last one went: a store has to step over what was deleted before it.
+        let from = tenant.clone().number(kept.compacted_through.0);
+        if let Some((key, bytes)) = tx.scan_bytes(Table::Events, from.as_bytes(), &tenant.after_prefix(), Direction::Ascending, 1)?.pop() {
             let oldest: Event = codec::decode(&bytes).map_err(|error| StorageError::new("event", error))?;
             kept.compacted_through = oldest.revision;
             kept.count -= 1;
