@@ -186,12 +186,9 @@ class Deployment:
     # -------- more processes
 
     def spawn(self, *words):
-        """Starts another process of the executable, such as a second gateway; it ends with the deployment.
-
-        It holds an open pipe as standard input, as the children of dev do, because that is what may tell it to stop.
-        """
+        """Starts another process of the executable, such as a second gateway; it ends with the deployment."""
         with open(self._home / f"{words[0]}-{len(self._others)}.log", "ab") as log:
-            process = subprocess.Popen([str(executable()), *map(str, words)], stdin=subprocess.PIPE, stdout=log, stderr=log,
+            process = subprocess.Popen([str(executable()), *map(str, words)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                        env=self._environment, start_new_session=True)
         self._others.append(process)
         return process, pathlib.Path(log.name)
