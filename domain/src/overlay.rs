@@ -1,6 +1,8 @@
 //! Writes kept aside over a state that is only read.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::iter;
 
 use crate::tx::{Direction, Read, Row, StorageError, Table, Tx};
 
@@ -46,22 +48,43 @@ impl<R: Read + ?Sized> Read for Overlay<'_, R> {
         if from >= to {
             return Ok(Vec::new());
         }
-        let written: Vec<(&Vec<u8>, &Option<Vec<u8>>)> =
-            self.writes.range((table, from.to_vec())..(table, to.to_vec())).map(|((_, key), value)| (key, value)).collect();
-        if written.is_empty() {
-            return self.below.scan_bytes(table, from, to, direction, limit);
-        }
+        let written = self.writes.range((table, from.to_vec())..(table, to.to_vec())).map(|((_, key), value)| (key, value));
         // Each deletion here can hide one row below, so so many more are read to fill the limit.
-        let hidden = written.iter().filter(|(_, value)| value.is_none()).count();
-        let below = self.below.scan_bytes(table, from, to, direction, limit.saturating_add(hidden))?;
-        let mut merged: BTreeMap<Vec<u8>, Option<Vec<u8>>> = below.into_iter().map(|(key, value)| (key, Some(value))).collect();
-        merged.extend(written.into_iter().map(|(key, value)| (key.clone(), value.clone())));
-        let alive = merged.into_iter().filter_map(|(key, value)| value.map(|value| (key, value)));
+        let hidden = written.clone().filter(|(_, value)| value.is_none()).count();
+        let below = self.below.scan_bytes(table, from, to, direction, limit.saturating_add(hidden))?.into_iter();
         Ok(match direction {
-            Direction::Ascending => alive.take(limit).collect(),
-            Direction::Descending => alive.rev().take(limit).collect(),
+            Direction::Ascending => merge(written, below, |a, b| a.cmp(b)).take(limit).collect(),
+            Direction::Descending => merge(written.rev(), below, |a, b| b.cmp(a)).take(limit).collect(),
         })
     }
+}
+
+/// Rows of both in their order; where both have a key, what was written counts. Lazy, and copies only what is taken: a batch has
+/// many writes in the range of a scan that wants one row.
+fn merge<'w>(
+    written: impl Iterator<Item = (&'w Vec<u8>, &'w Option<Vec<u8>>)>,
+    below: impl Iterator<Item = Row>,
+    order: impl Fn(&[u8], &[u8]) -> Ordering,
+) -> impl Iterator<Item = Row> {
+    let (mut written, mut below) = (written.peekable(), below.peekable());
+    iter::from_fn(move || {
+        loop {
+            let next = match (written.peek(), below.peek()) {
+                (Some((key, _)), Some((other, _))) => order(key, other),
+                (Some(_), None) => Ordering::Less,
+                (None, _) => Ordering::Greater,
+            };
+            if next == Ordering::Greater {
+                return below.next();
+            }
+            if next == Ordering::Equal {
+                below.next();
+            }
+            if let (key, Some(value)) = written.next()? {
+                return Some((key.clone(), value.clone()));
+            }
+        }
+    })
 }
 
 impl<R: Read + ?Sized> Tx for Overlay<'_, R> {
@@ -84,5 +107,50 @@ impl Read for Nothing {
 
     fn scan_bytes(&self, _: Table, _: &[u8], _: &[u8], _: Direction, _: usize) -> Result<Vec<Row>, StorageError> {
         Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(0..3_u8, 1..3)
+    }
+
+    proptest! {
+        #[test]
+        fn a_scan_over_layers_finds_what_one_map_would_hold(
+            layers in prop::collection::vec(prop::collection::vec((key(), prop::option::of(any::<u8>())), 0..12), 1..4),
+            from in key(), to in key(), descending in any::<bool>(), limit in prop_oneof![0..5_usize, Just(usize::MAX)],
+        ) {
+            let mut all = BTreeMap::new();
+            let written: Vec<Writes> = layers.iter().map(|layer| {
+                let mut writes = Writes::new();
+                for (key, value) in layer {
+                    let value = value.map(|byte| vec![byte]);
+                    writes.insert((Table::Index, key.clone()), value.clone());
+                    all.insert(key.clone(), value);
+                }
+                writes
+            }).collect();
+            let mut expected: Vec<Row> = match from < to {
+                true => all.range(from.clone()..to.clone()).filter_map(|(key, value)| Some((key.clone(), value.clone()?))).collect(),
+                false => Vec::new(),
+            };
+            let direction = if descending { Direction::Descending } else { Direction::Ascending };
+            if descending {
+                expected.reverse();
+            }
+            expected.truncate(limit);
+
+            let mut written = written.into_iter();
+            let one = Overlay::with_writes(&Nothing, written.next().unwrap_or_default());
+            let two = Overlay::with_writes(&one, written.next().unwrap_or_default());
+            let three = Overlay::with_writes(&two, written.next().unwrap_or_default());
+            prop_assert_eq!(three.scan_bytes(Table::Index, &from, &to, direction, limit).unwrap(), expected);
+        }
     }
 }
