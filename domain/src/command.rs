@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
-use crate::{approval, codec, coord, decision, fact, flag, identity, punchcard, session, work};
+use crate::{approval, codec, coord, decision, fact, flag, graph, identity, punchcard, session, work};
 
 /// A struct that stands in [`Command`] and knows what it answers.
 pub trait CommandKind: Into<Command> {
@@ -72,4 +72,8 @@ commands! {
     CommentOnWork(work::CommentOnWork) -> work::Comment,
     SetWorkGate(identity::SetWorkGate) -> identity::Passport,
     Announce(coord::Announce) -> coord::Announced,
+    UpsertEntity(graph::UpsertEntity) -> graph::Entity,
+    DeleteEntity(graph::DeleteEntity) -> graph::Entity,
+    UpsertEdge(graph::UpsertEdge) -> graph::Edge,
+    DeleteEdge(graph::DeleteEdge) -> graph::Edge,
 }

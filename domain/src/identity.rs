@@ -115,7 +115,7 @@ pub(crate) fn check_text(field: &str, text: &str) -> Option<Refusal> {
 
 /// Checks a name that becomes part of a key and of other people's screens. Who asks for one is held to the same rule, so that
 /// no question reaches the state whose answer is known.
-pub(crate) fn check_name(field: &str, name: &str) -> Option<Refusal> {
+pub fn check_name(field: &str, name: &str) -> Option<Refusal> {
     if name.trim().is_empty() {
         return Some(Refusal::invalid(field, "must not be empty"));
     }

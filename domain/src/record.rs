@@ -30,6 +30,10 @@ pub enum Kind {
     FeedEvent = 46,
     Intent = 47,
     Presence = 48,
+    GraphEntity = 50,
+    GraphEntityVersion = 51,
+    GraphEdge = 52,
+    GraphEdgeVersion = 53,
     // Receipts
     ReceiptBody = 60,
     ReceiptLink = 61,
@@ -62,6 +66,8 @@ pub enum Kind {
     WorkOrder = 140,
     FeedOrder = 141,
     IntentByDeadline = 142,
+    GraphEdgeByTarget = 143,
+    GraphEdgeByKind = 144,
     ReceiptById = 160,
 }
 

@@ -323,7 +323,7 @@ fn whole(number: f64) -> Option<u64> {
 }
 
 /// A schema error as a fragment that names the argument, the rule and what was found, and never repeats a whole value.
-fn explain(error: &ValidationError<'_>) -> String {
+pub fn explain(error: &ValidationError<'_>) -> String {
     let path = error.instance_path().to_string();
     let argument = match path.trim_start_matches('/').replace('/', ".") {
         top if top.is_empty() => "the arguments".to_string(),

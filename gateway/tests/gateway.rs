@@ -672,6 +672,25 @@ async fn every_answer_fits_its_schema() {
     assert!(rows["filtered_below_threshold"].is_u64(), "{rows}");
     run(&a(), "fact_history", json!({ "entity": "svc:api", "key": "owner" })).await;
     run(&a(), "list_entities", json!({})).await;
+
+    for id in ["search", "index"] {
+        let payload = json!({ "id": id, "name": id, "system": "core", "maturity": "built" });
+        run(&a(), "entity_upsert", json!({ "kind": "capability", "id": id, "payload": payload })).await;
+    }
+    let edge = json!({ "from_kind": "capability", "from_id": "search", "edge_kind": "uses", "to_kind": "capability", "to_id": "index" });
+    run(&a(), "edge_upsert", edge.clone()).await;
+    assert_eq!(run(&a(), "edge_get", edge.clone()).await["edge"]["version"], 1);
+    assert_eq!(run(&a(), "edge_list", json!({ "to_id": "index" })).await["count"], 1);
+    run(&a(), "edge_delete", edge.clone()).await;
+    assert_eq!(run(&a(), "edge_get", edge).await["edge"], Value::Null);
+    let named = json!({ "kind": "capability", "id": "search" });
+    run(&a(), "entity_delete", named.clone()).await;
+    assert_eq!(run(&a(), "entity_get", named.clone()).await["entity"], Value::Null);
+    assert_eq!(run(&a(), "entity_list", json!({})).await["count"], 1);
+    assert_eq!(run(&a(), "entity_history", named).await["versions"][1]["deleted"], true);
+    run(&a(), "kind_list", json!({})).await;
+    run(&a(), "kind_get", json!({ "kind": "capability" })).await;
+    assert_eq!(run(&a(), "kind_get", json!({ "kind": "none" })).await["registration"], Value::Null);
     run(&a(), "delete_fact", json!({ "fact_id": fact["fact_id"] })).await;
 
     let view = run(&a(), "memory_view", json!({ "entity": "svc:api" })).await;

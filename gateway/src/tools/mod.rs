@@ -7,6 +7,7 @@ pub mod approvals;
 pub mod decisions;
 pub mod facts;
 pub mod freshness;
+pub mod graph;
 pub mod identity;
 pub mod memory;
 pub mod punchcards;
@@ -52,6 +53,17 @@ pub fn crux() -> Catalog {
         .with::<work::StatusFeed>()
         .with::<work::CoordStatus>()
         .with::<work::CoordAnnounce>()
+        .with::<graph::EntityUpsert>()
+        .with::<graph::EntityGet>()
+        .with::<graph::EntityList>()
+        .with::<graph::EntityDelete>()
+        .with::<graph::EntityHistory>()
+        .with::<graph::EdgeUpsert>()
+        .with::<graph::EdgeGet>()
+        .with::<graph::EdgeList>()
+        .with::<graph::EdgeDelete>()
+        .with::<graph::KindList>()
+        .with::<graph::KindGet>()
         .with::<approvals::ApprovalRequest>()
         .with::<approvals::ApprovalDecide>()
         .with::<punchcards::PunchIn>()
@@ -72,5 +84,6 @@ pub mod group {
     pub const APPROVALS: &str = "approvals";
     pub const PUNCHCARDS: &str = "punchcards";
     pub const WORK: &str = "work";
+    pub const GRAPH: &str = "graph";
     pub const TOOLS: &str = "tools";
 }

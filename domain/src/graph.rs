@@ -1,0 +1,42 @@
+//! The graph of a team's things: entities of registered kinds, and edges between them.
+//!
+//! Invariants:
+//! * An entity's kind is registered ([`kind`]), and every change adds a version; the versions before stay readable.
+//! * An edge joins two live entities in a way that its source's kind allows. Its five parts are its name.
+//! * Deleting is soft: what was deleted keeps its versions, and storing it again goes on with the next one.
+//!
+//! A payload is held to its kind's JSON Schema at the gateway, with [`kind::Registration::json_schema`], and not here: an entry of
+//! the log must not cost more than its size, which a schema's patterns can't promise. What apply needs of a payload it checks.
+//!
+//! Decisions: an edge outlives its ends, so that a deleted entity that comes back finds its edges; lists show it until it is
+//! deleted itself. Repeating a delete changes nothing.
+
+mod edge;
+mod entity;
+pub mod kind;
+#[cfg(test)]
+mod tests;
+
+pub use edge::{DeleteEdge, Edge, EdgeEnds, Edges, GetEdge, ListEdges, UpsertEdge};
+pub use entity::{DeleteEntity, Entities, Entity, EntityHistory, EntityVersions, GetEntity, ListEntitiesOfKind, UpsertEntity};
+
+use serde_json::Value;
+
+use crate::limit::{STATE_BYTES_MAX, STATE_DEPTH_MAX};
+use crate::refusal::Refusal;
+use crate::session::is_deeper;
+
+/// Refuses a payload that is no object, too deep or too long.
+fn check_payload(payload: &Value) -> Result<(), Refusal> {
+    if !payload.is_object() {
+        return Err(Refusal::invalid("payload", "must be a JSON object"));
+    }
+    if is_deeper(payload, STATE_DEPTH_MAX) {
+        return Err(Refusal::invalid("payload", format!("must not nest objects and arrays more than {STATE_DEPTH_MAX} levels deep")));
+    }
+    let size = payload.to_string().len();
+    if size > STATE_BYTES_MAX {
+        return Err(Refusal::TooLong { field: "payload".into(), size: size as u64, limit: STATE_BYTES_MAX as u64, unit: "bytes".into() });
+    }
+    Ok(())
+}

@@ -1,0 +1,680 @@
+//! The graph: entities of registered kinds, the edges between them, and the kinds themselves.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use quorate_domain::graph::{self, kind};
+use quorate_domain::limit::LIST_DEFAULT;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::group;
+use crate::call::{CallContext, CallError};
+use crate::cluster::Cluster;
+use crate::registry::{Effect, Reply, Tool, explain};
+use crate::schema::Nullable;
+
+/// One version of an entity as callers see it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Entity {
+    kind: String,
+    id: String,
+    payload: Map<String, Value>,
+    /// When its first version was stored.
+    created_at: String,
+    /// When this version was.
+    updated_at: String,
+    version: u64,
+    deleted: bool,
+    /// The passport that made this version.
+    actor: String,
+}
+
+impl From<graph::Entity> for Entity {
+    fn from(entity: graph::Entity) -> Self {
+        Self {
+            kind: entity.kind,
+            id: entity.id,
+            payload: object(entity.payload),
+            created_at: entity.created_at.to_rfc3339(),
+            updated_at: entity.updated_at.to_rfc3339(),
+            version: entity.version,
+            deleted: entity.deleted,
+            actor: entity.actor,
+        }
+    }
+}
+
+/// Payloads are stored as objects only.
+fn object(payload: Value) -> Map<String, Value> {
+    match payload {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct OneEntity {
+    entity: Entity,
+}
+
+// ------------------------------------------------------------------ entity_upsert
+
+/// Store an entity of the team's graph, or its next version. The whole payload is replaced.
+///
+/// `kind_list` shows the kinds, `kind_get` what a kind's payload has to look like.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EntityUpsert {
+    /// A registered kind, such as `capability`.
+    kind: String,
+    /// Its name within the kind.
+    id: String,
+    /// An object that the kind's JSON Schema allows, of at most 16 KiB.
+    payload: Map<String, Value>,
+}
+
+/// The schemas of the kinds, over an object whose only member is the payload, so that errors name it.
+static PAYLOADS: LazyLock<BTreeMap<&str, jsonschema::Validator>> = LazyLock::new(|| {
+    let of = |registration: kind::Registration| {
+        let whole = json!({ "properties": { "payload": registration.json_schema } });
+        // A test compiles each.
+        (registration.kind, jsonschema::validator_for(&whole).expect("a registered schema compiles"))
+    };
+    kind::all().into_iter().map(of).collect()
+});
+
+/// Holds a payload to its kind's schema; a kind that is not registered is refused with the command.
+fn check_payload(kind: &str, payload: Map<String, Value>) -> Result<Value, CallError> {
+    let Some(validator) = PAYLOADS.get(kind) else { return Ok(Value::Object(payload)) };
+    let whole = json!({ "payload": payload });
+    let problem = validator.iter_errors(&whole).next().map(|error| explain(&error));
+    match problem {
+        None => Ok(Value::Object(payload)),
+        Some(problem) => Err(CallError::arguments(problem, format!("`kind_get` shows the schema of a `{kind}`."))),
+    }
+}
+
+impl Tool for EntityUpsert {
+    const NAME: &'static str = "entity_upsert";
+    const TITLE: &'static str = "Store an entity";
+    const SCOPE: &'static str = "crux-mcp.entity_upsert";
+    const EFFECT: Effect = Effect::Write;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = false;
+    type Output = OneEntity;
+
+    fn example() -> Value {
+        json!({ "kind": "capability", "id": "search", "payload": { "id": "search", "name": "Search", "system": "core", "maturity": "built" } })
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<OneEntity>, CallError> {
+        let payload = check_payload(&self.kind, self.payload)?;
+        let (entity, revision) = cluster.propose(ctx, graph::UpsertEntity { kind: self.kind, id: self.id, payload }).await?;
+        Ok(Reply::at(revision, OneEntity { entity: entity.into() }))
+    }
+}
+
+// ------------------------------------------------------------------ entity_get
+
+/// Get the current version of an entity, or null when there is none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EntityGet {
+    /// Its kind, such as `capability`.
+    kind: String,
+    /// Its name within the kind.
+    id: String,
+    /// Also one that is deleted.
+    #[serde(default)]
+    include_deleted: bool,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FoundEntity {
+    /// Null when nothing matches.
+    entity: Nullable<Entity>,
+}
+
+impl Tool for EntityGet {
+    const NAME: &'static str = "entity_get";
+    const TITLE: &'static str = "Get an entity";
+    const SCOPE: &'static str = "crux-mcp.entity_get";
+    const EFFECT: Effect = Effect::Read;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = true;
+    type Output = FoundEntity;
+
+    fn example() -> Value {
+        json!({ "kind": "capability", "id": "search" })
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<FoundEntity>, CallError> {
+        let Self { kind, id, include_deleted } = self;
+        let (found, served) = cluster.read(ctx, graph::GetEntity { kind, id, include_deleted }).await?;
+        Ok(Reply::at(served.revision, FoundEntity { entity: Nullable(found.map(Entity::from)) }))
+    }
+}
+
+// ------------------------------------------------------------------ entity_list
+
+/// List the team's entities by kind and then id.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EntityList {
+    /// Only of this kind.
+    kind: Option<String>,
+    /// Rows of this page: 50 when absent, at most 1,000. Fewer come when they fill a reply.
+    #[schemars(range(min = 1, max = 1_000))]
+    limit: Option<u64>,
+    /// Also those that are deleted.
+    #[serde(default)]
+    include_deleted: bool,
+    /// `next_cursor` of the reply before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct EntityPage {
+    entities: Vec<Entity>,
+    /// How many there are on this page.
+    count: u64,
+    /// Pass it as `cursor` for the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+impl Tool for EntityList {
+    const NAME: &'static str = "entity_list";
+    const TITLE: &'static str = "List entities of the graph";
+    const SCOPE: &'static str = "crux-mcp.entity_list";
+    const EFFECT: Effect = Effect::Read;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = true;
+    type Output = EntityPage;
+
+    fn example() -> Value {
+        json!({})
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<EntityPage>, CallError> {
+        let Self { kind, limit, include_deleted, cursor } = self;
+        let query = graph::ListEntitiesOfKind { kind, include_deleted, limit: limit.unwrap_or(LIST_DEFAULT as u64), cursor };
+        let (found, served) = cluster.read(ctx, query).await?;
+        let entities: Vec<Entity> = found.entities.into_iter().map(Entity::from).collect();
+        Ok(Reply::at(served.revision, EntityPage { count: entities.len() as u64, entities, next_cursor: found.next_cursor }))
+    }
+}
+
+// ------------------------------------------------------------------ entity_delete
+
+/// Delete an entity. Its versions stay, and storing it again goes on with the next one.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EntityDelete {
+    /// Its kind, such as `capability`.
+    kind: String,
+    /// Its name within the kind.
+    id: String,
+}
+
+impl Tool for EntityDelete {
+    const NAME: &'static str = "entity_delete";
+    const TITLE: &'static str = "Delete an entity";
+    const SCOPE: &'static str = "crux-mcp.entity_delete";
+    const EFFECT: Effect = Effect::Destructive;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = true;
+    type Output = OneEntity;
+
+    fn example() -> Value {
+        json!({ "kind": "capability", "id": "search" })
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<OneEntity>, CallError> {
+        let (entity, revision) = cluster.propose(ctx, graph::DeleteEntity { kind: self.kind, id: self.id }).await?;
+        Ok(Reply::at(revision, OneEntity { entity: entity.into() }))
+    }
+}
+
+// ------------------------------------------------------------------ entity_history
+
+/// Show every version of an entity, oldest first. When it is deleted, the last one says so.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EntityHistory {
+    /// Its kind, such as `capability`.
+    kind: String,
+    /// Its name within the kind.
+    id: String,
+    /// Rows of this page: 50 when absent, at most 1,000. Fewer come when they fill a reply.
+    #[schemars(range(min = 1, max = 1_000))]
+    limit: Option<u64>,
+    /// `next_cursor` of the reply before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct EntityVersions {
+    versions: Vec<Entity>,
+    /// How many there are on this page.
+    count: u64,
+    /// Pass it as `cursor` for the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+impl Tool for EntityHistory {
+    const NAME: &'static str = "entity_history";
+    const TITLE: &'static str = "Show an entity's versions";
+    const SCOPE: &'static str = "crux-mcp.entity_history";
+    const EFFECT: Effect = Effect::Read;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = true;
+    type Output = EntityVersions;
+
+    fn example() -> Value {
+        json!({ "kind": "capability", "id": "search" })
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<EntityVersions>, CallError> {
+        let Self { kind, id, limit, cursor } = self;
+        let query = graph::EntityHistory { kind, id, limit: limit.unwrap_or(LIST_DEFAULT as u64), cursor };
+        let (found, served) = cluster.read(ctx, query).await?;
+        let versions: Vec<Entity> = found.versions.into_iter().map(Entity::from).collect();
+        Ok(Reply::at(served.revision, EntityVersions { count: versions.len() as u64, versions, next_cursor: found.next_cursor }))
+    }
+}
+
+// ------------------------------------------------------------------ edges
+
+/// An edge as callers see it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Edge {
+    /// Its five parts as one text; separators within a part are percent-encoded.
+    edge_id: String,
+    from_kind: String,
+    from_id: String,
+    edge_kind: String,
+    to_kind: String,
+    to_id: String,
+    /// What was stored with it, or null.
+    payload: Nullable<Map<String, Value>>,
+    /// When its first version was stored.
+    created_at: String,
+    /// When this version was.
+    updated_at: String,
+    version: u64,
+    deleted: bool,
+    /// The passport that made this version.
+    actor: String,
+}
+
+impl From<graph::Edge> for Edge {
+    fn from(edge: graph::Edge) -> Self {
+        let edge_id = edge.ends.edge_id();
+        let graph::EdgeEnds { from_kind, from_id, edge_kind, to_kind, to_id } = edge.ends;
+        Self {
+            edge_id,
+            from_kind,
+            from_id,
+            edge_kind,
+            to_kind,
+            to_id,
+            payload: Nullable(edge.payload.map(object)),
+            created_at: edge.created_at.to_rfc3339(),
+            updated_at: edge.updated_at.to_rfc3339(),
+            version: edge.version,
+            deleted: edge.deleted,
+            actor: edge.actor,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct OneEdge {
+    edge: Edge,
+}
+
+fn example_edge() -> Value {
+    json!({ "from_kind": "capability", "from_id": "search", "edge_kind": "uses", "to_kind": "capability", "to_id": "index" })
+}
+
+// ------------------------------------------------------------------ edge_upsert
+
+/// Store an edge between two entities, or its next version. Its five parts name it.
+///
+/// Both entities have to be there, and the first one's kind has to allow the edge: see `kind_get`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EdgeUpsert {
+    /// The kind of the entity that it leads from.
+    from_kind: String,
+    /// That entity's name.
+    from_id: String,
+    /// What kind of edge, such as `depends_on`.
+    edge_kind: String,
+    /// The kind of the entity that it leads to.
+    to_kind: String,
+    /// That entity's name.
+    to_id: String,
+    /// What to keep with it, of at most 16 KiB.
+    payload: Option<Map<String, Value>>,
+}
+
+impl Tool for EdgeUpsert {
+    const NAME: &'static str = "edge_upsert";
+    const TITLE: &'static str = "Store an edge";
+    const SCOPE: &'static str = "crux-mcp.edge_upsert";
+    const EFFECT: Effect = Effect::Write;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = false;
+    type Output = OneEdge;
+
+    fn example() -> Value {
+        example_edge()
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<OneEdge>, CallError> {
+        let Self { from_kind, from_id, edge_kind, to_kind, to_id, payload } = self;
+        let ends = graph::EdgeEnds { from_kind, from_id, edge_kind, to_kind, to_id };
+        let (edge, revision) = cluster.propose(ctx, graph::UpsertEdge { ends, payload: payload.map(Value::Object) }).await?;
+        Ok(Reply::at(revision, OneEdge { edge: edge.into() }))
+    }
+}
+
+// ------------------------------------------------------------------ edge_get
+
+/// Get an edge by its five parts, or null when there is none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EdgeGet {
+    /// The kind of the entity that it leads from.
+    from_kind: String,
+    /// That entity's name.
+    from_id: String,
+    /// What kind of edge, such as `depends_on`.
+    edge_kind: String,
+    /// The kind of the entity that it leads to.
+    to_kind: String,
+    /// That entity's name.
+    to_id: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FoundEdge {
+    /// Null when nothing matches.
+    edge: Nullable<Edge>,
+}
+
+impl Tool for EdgeGet {
+    const NAME: &'static str = "edge_get";
+    const TITLE: &'static str = "Get an edge";
+    const SCOPE: &'static str = "crux-mcp.edge_get";
+    const EFFECT: Effect = Effect::Read;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = true;
+    type Output = FoundEdge;
+
+    fn example() -> Value {
+        example_edge()
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<FoundEdge>, CallError> {
+        let Self { from_kind, from_id, edge_kind, to_kind, to_id } = self;
+        let ends = graph::EdgeEnds { from_kind, from_id, edge_kind, to_kind, to_id };
+        let (found, served) = cluster.read(ctx, graph::GetEdge { ends }).await?;
+        Ok(Reply::at(served.revision, FoundEdge { edge: Nullable(found.map(Edge::from)) }))
+    }
+}
+
+// ------------------------------------------------------------------ edge_list
+
+/// List edges that have all the parts you give; without any, all edges.
+///
+/// Give `from_kind` and `from_id` for what an entity leads to, `to_kind` and `to_id` for what leads to it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EdgeList {
+    /// From entities of this kind.
+    from_kind: Option<String>,
+    /// From the entity of this name.
+    from_id: Option<String>,
+    /// To entities of this kind.
+    to_kind: Option<String>,
+    /// To the entity of this name.
+    to_id: Option<String>,
+    /// Of this kind.
+    edge_kind: Option<String>,
+    /// Rows of this page: 50 when absent, at most 1,000. Fewer come when they fill a reply.
+    #[schemars(range(min = 1, max = 1_000))]
+    limit: Option<u64>,
+    /// Also those that are deleted.
+    #[serde(default)]
+    include_deleted: bool,
+    /// `next_cursor` of the reply before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct EdgePage {
+    edges: Vec<Edge>,
+    /// How many there are on this page.
+    count: u64,
+    /// Pass it as `cursor` for the rest; a page may have few or no rows and others still follow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+impl Tool for EdgeList {
+    const NAME: &'static str = "edge_list";
+    const TITLE: &'static str = "List edges";
+    const SCOPE: &'static str = "crux-mcp.edge_list";
+    const EFFECT: Effect = Effect::Read;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = true;
+    type Output = EdgePage;
+
+    fn example() -> Value {
+        json!({})
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<EdgePage>, CallError> {
+        let Self { from_kind, from_id, to_kind, to_id, edge_kind, limit, include_deleted, cursor } = self;
+        let limit = limit.unwrap_or(LIST_DEFAULT as u64);
+        let query = graph::ListEdges { from_kind, from_id, edge_kind, to_kind, to_id, include_deleted, limit, cursor };
+        let (found, served) = cluster.read(ctx, query).await?;
+        let edges: Vec<Edge> = found.edges.into_iter().map(Edge::from).collect();
+        Ok(Reply::at(served.revision, EdgePage { count: edges.len() as u64, edges, next_cursor: found.next_cursor }))
+    }
+}
+
+// ------------------------------------------------------------------ edge_delete
+
+/// Delete an edge by its five parts. Storing it again goes on with the next version.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EdgeDelete {
+    /// The kind of the entity that it leads from.
+    from_kind: String,
+    /// That entity's name.
+    from_id: String,
+    /// What kind of edge, such as `depends_on`.
+    edge_kind: String,
+    /// The kind of the entity that it leads to.
+    to_kind: String,
+    /// That entity's name.
+    to_id: String,
+}
+
+impl Tool for EdgeDelete {
+    const NAME: &'static str = "edge_delete";
+    const TITLE: &'static str = "Delete an edge";
+    const SCOPE: &'static str = "crux-mcp.edge_delete";
+    const EFFECT: Effect = Effect::Destructive;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = true;
+    type Output = OneEdge;
+
+    fn example() -> Value {
+        example_edge()
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<OneEdge>, CallError> {
+        let Self { from_kind, from_id, edge_kind, to_kind, to_id } = self;
+        let ends = graph::EdgeEnds { from_kind, from_id, edge_kind, to_kind, to_id };
+        let (edge, revision) = cluster.propose(ctx, graph::DeleteEdge { ends }).await?;
+        Ok(Reply::at(revision, OneEdge { edge: edge.into() }))
+    }
+}
+
+// ------------------------------------------------------------------ kinds
+
+/// Edges of one kind, and the kinds of entities at their other end.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct EdgeRule {
+    edge_kind: String,
+    kinds: Vec<String>,
+}
+
+impl EdgeRule {
+    fn of(edge_kind: &str, kinds: &[&str]) -> Self {
+        Self { edge_kind: edge_kind.into(), kinds: kinds.iter().map(ToString::to_string).collect() }
+    }
+}
+
+fn outgoing(registration: &kind::Registration) -> Vec<EdgeRule> {
+    registration.outgoing.iter().map(|rule| EdgeRule::of(rule.edge_kind, rule.to)).collect()
+}
+
+fn incoming(kind: &str) -> Vec<EdgeRule> {
+    kind::incoming(kind).iter().map(|(edge_kind, from)| EdgeRule::of(edge_kind, from)).collect()
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ListedKind {
+    kind: String,
+    description: String,
+    /// Edges that may lead from an entity of this kind, and to which kinds.
+    allowed_outgoing_edges: Vec<EdgeRule>,
+    /// Edges that may lead to it, and from which kinds.
+    allowed_incoming_edges: Vec<EdgeRule>,
+}
+
+/// List the kinds that entities can have, and the edges that may lead from one to another.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KindList {}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Kinds {
+    kinds: Vec<ListedKind>,
+    count: u64,
+}
+
+impl Tool for KindList {
+    const NAME: &'static str = "kind_list";
+    const TITLE: &'static str = "List kinds";
+    const SCOPE: &'static str = "crux-mcp.kind_list";
+    const EFFECT: Effect = Effect::Read;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = true;
+    type Output = Kinds;
+
+    fn example() -> Value {
+        json!({})
+    }
+
+    async fn call(self, _: &CallContext, _: &Cluster) -> Result<Reply<Kinds>, CallError> {
+        let listed = |registration: kind::Registration| ListedKind {
+            kind: registration.kind.into(),
+            description: registration.description.into(),
+            allowed_outgoing_edges: outgoing(&registration),
+            allowed_incoming_edges: incoming(registration.kind),
+        };
+        let kinds: Vec<ListedKind> = kind::all().into_iter().map(listed).collect();
+        Ok(Reply::local(Kinds { count: kinds.len() as u64, kinds }))
+    }
+}
+
+/// Show one kind with the JSON Schema of its payload; null when there is no such kind.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KindGet {
+    /// Its kind, such as `capability`.
+    kind: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Registration {
+    kind: String,
+    description: String,
+    /// What a payload of this kind has to look like.
+    json_schema: Map<String, Value>,
+    /// Edges that may lead from an entity of this kind, and to which kinds.
+    allowed_outgoing_edges: Vec<EdgeRule>,
+    /// Edges that may lead to it, and from which kinds.
+    allowed_incoming_edges: Vec<EdgeRule>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FoundKind {
+    /// Null for an unknown kind.
+    registration: Nullable<Registration>,
+}
+
+impl Tool for KindGet {
+    const NAME: &'static str = "kind_get";
+    const TITLE: &'static str = "Show a kind";
+    const SCOPE: &'static str = "crux-mcp.kind_get";
+    const EFFECT: Effect = Effect::Read;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = true;
+    type Output = FoundKind;
+
+    fn example() -> Value {
+        json!({ "kind": "capability" })
+    }
+
+    async fn call(self, _: &CallContext, _: &Cluster) -> Result<Reply<FoundKind>, CallError> {
+        if let Some(refusal) = quorate_domain::identity::check_name("kind", &self.kind) {
+            return Err(refusal.into());
+        }
+        let shown = |registration: kind::Registration| Registration {
+            kind: registration.kind.into(),
+            description: registration.description.into(),
+            allowed_outgoing_edges: outgoing(&registration),
+            allowed_incoming_edges: incoming(registration.kind),
+            json_schema: object(registration.json_schema),
+        };
+        Ok(Reply::local(FoundKind { registration: Nullable(kind::named(&self.kind).map(shown)) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(kind: &str, payload: Value) -> Result<Value, String> {
+        check_payload(kind, object(payload)).map_err(|error| error.text())
+    }
+
+    #[test]
+    fn a_payload_is_held_to_the_whole_schema_of_its_kind_and_the_refusal_names_the_place() {
+        let good = json!({ "id": "s", "name": "S", "system": "core", "maturity": "built", "tests": { "unit": ["a"] }, "more": 1 });
+        assert_eq!(told("capability", good.clone()), Ok(good));
+        let bad = json!({ "id": "s", "name": "S", "system": "core", "maturity": "built", "tests": { "unit": ["a", 7] } });
+        let text = told("capability", bad).unwrap_err();
+        assert_eq!(
+            text,
+            "`payload.tests.unit.1` must be a string, not a number. Nothing was written. `kind_get` shows the schema of a `capability`."
+        );
+        assert!(told("capability", json!({})).unwrap_err().contains("\"id\" is a required property"));
+    }
+
+    #[test]
+    fn the_schema_of_every_kind_compiles() {
+        assert_eq!(PAYLOADS.len(), kind::all().len());
+    }
+}
