@@ -166,7 +166,6 @@ pub struct EntityList {
     /// Only of this kind.
     kind: Option<String>,
     /// Rows of this page: 50 when absent, at most 1,000. Fewer come when they fill a reply.
-    #[schemars(range(min = 1, max = 1_000))]
     limit: Option<u64>,
     /// Also those that are deleted.
     #[serde(default)]
@@ -448,7 +447,6 @@ pub struct EdgeList {
     /// Of this kind.
     edge_kind: Option<String>,
     /// Rows of this page: 50 when absent, at most 1,000. Fewer come when they fill a reply.
-    #[schemars(range(min = 1, max = 1_000))]
     limit: Option<u64>,
     /// Also those that are deleted.
     #[serde(default)]
