@@ -70,7 +70,7 @@ async fn readyz(State(raft): State<RaftNode>, RawQuery(query): RawQuery) -> Resp
 }
 
 fn metrics(raft: &RaftNode, link: &Link) -> Response {
-    let text = exposition(&raft.status()) + &quorate_link::exposition(&link.expiries(), link.reload_failures());
+    let text = exposition(&raft.status()) + &raft.exposition() + &quorate_link::exposition(&link.expiries(), link.reload_failures());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
