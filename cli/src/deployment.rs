@@ -228,7 +228,8 @@ impl Target {
     /// Nodes at given addresses, spoken to as the flags say.
     pub fn nodes_at(&self, addresses: Vec<String>) -> Result<Nodes, Failure> {
         let files = Files::of_settings(self.tls_ca.as_deref(), self.tls_certificate.as_deref(), self.tls_key.as_deref());
-        let files = files.map_err(|problem| Failure::usage(format!("{problem} (as flags: --tls-ca, --tls-certificate and --tls-key)")))?;
+        let files =
+            files.map_err(|problem| Failure::usage(format!("tls_ca {problem}; as flags: --tls-ca, --tls-certificate, --tls-key")))?;
         Ok(Nodes { addresses, cluster_secret: self.cluster_secret.clone(), link: operator_link(files)? })
     }
 }

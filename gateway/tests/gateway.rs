@@ -1068,7 +1068,7 @@ fn settings_that_can_not_work_stop_the_start() {
         `calls_max` is 1 or more, not 0
         fine
         `listen_certificate` and `listen_key` belong together: set both, or neither
-        `tls_ca` tls_ca, tls_certificate and tls_key belong together: set all three, or none of them
+        `tls_ca` belongs together with tls_certificate and tls_key: set all three, or none of them
         `connections_max` is 2 or more, not 1
         `idle_timeout_ms` is 100 to 86400000, not 0
     "#]],

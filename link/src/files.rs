@@ -96,12 +96,12 @@ pub(crate) fn authorities(path: &Path) -> Result<(Arc<RootCertStore>, SystemTime
 }
 
 impl Files {
-    /// Out of three settings that belong together; nothing when none of them is set.
+    /// Out of three settings that belong together; nothing when none of them is set. An error is what to say of the first.
     pub fn of_settings(ca: Option<&Path>, certificate: Option<&Path>, key: Option<&Path>) -> Result<Option<Self>, &'static str> {
         match (ca, certificate, key) {
             (Some(ca), Some(certificate), Some(key)) => Ok(Some(Self { ca: ca.into(), certificate: certificate.into(), key: key.into() })),
             (None, None, None) => Ok(None),
-            _ => Err("tls_ca, tls_certificate and tls_key belong together: set all three, or none of them"),
+            _ => Err("belongs together with tls_certificate and tls_key: set all three, or none of them"),
         }
     }
 }

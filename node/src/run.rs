@@ -45,9 +45,9 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
         Ok(signer) => signer,
         Err(why) => return Ended::Refused(why),
     };
-    let (link, front) = match doors(&config) {
-        Ok(doors) => doors,
-        Err(why) => return Ended::Refused(why),
+    let (link, front) = match (link(&config), front(&config)) {
+        (Ok(link), Ok(front)) => (link, front),
+        (Err(why), _) | (_, Err(why)) => return Ended::Refused(why),
     };
     // Bound before anything is started, so that a taken port shows at once and no peer finds a closed door.
     let (grpc, http) = match (bind(&config.grpc).await, bind(&config.http).await) {
@@ -100,15 +100,20 @@ async fn until(mut ended: watch::Receiver<bool>) {
 }
 
 /// How this node reaches others and is reached: over TLS where its files are named.
-fn doors(config: &Config) -> Result<(Link, Option<Arc<Reloading<Front>>>), String> {
-    let Some(files) = tls_files(config)? else { return Ok((Link::plain(), None)) };
-    let front = Front::open(files.certificate.clone(), files.key.clone()).map_err(|error| chain(&error))?;
-    let mutual = Mutual::open(files, Role::Node, Some(&config.cluster_id)).map_err(|error| chain(&error))?;
-    Ok((Link::mutual(mutual), Some(front)))
+fn link(config: &Config) -> Result<Link, String> {
+    let Some(files) = tls_files(config)? else { return Ok(Link::plain()) };
+    Mutual::open(files, Role::Node, Some(&config.cluster_id)).map(Link::mutual).map_err(|error| chain(&error))
+}
+
+/// The certificate of the door for health and metrics, which is the node's own.
+fn front(config: &Config) -> Result<Option<Arc<Reloading<Front>>>, String> {
+    let Some(files) = tls_files(config)? else { return Ok(None) };
+    Front::open(files.certificate, files.key).map(Some).map_err(|error| chain(&error))
 }
 
 fn tls_files(config: &Config) -> Result<Option<Files>, String> {
-    Ok(Files::of_settings(config.tls_ca.as_deref(), config.tls_certificate.as_deref(), config.tls_key.as_deref())?)
+    let files = Files::of_settings(config.tls_ca.as_deref(), config.tls_certificate.as_deref(), config.tls_key.as_deref());
+    files.map_err(|problem| format!("tls_ca {problem}"))
 }
 
 /// What can be refused before anything is touched.

@@ -104,7 +104,7 @@ impl Cluster for ClusterService {
         let request = request.into_inner();
         let command: Command = codec::decode(&request.command).map_err(garbled)?;
         let caller = principal(request.caller)?;
-        // Gateways speak for callers of tenants. The system's own name makes tokens for any of them.
+        // Gateways speak for callers of tenants, and the system stands above those.
         if caller.tenant == CLUSTER {
             operator?;
         }

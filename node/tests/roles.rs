@@ -106,7 +106,7 @@ async fn each_role_gets_what_is_its_own_and_a_stranger_nothing() {
     assert_eq!(code(gateway.init(wire::InitRequest::default()).await), Code::PermissionDenied);
     assert_eq!(code(gateway.change_membership(change.clone()).await), Code::PermissionDenied);
     assert_eq!(code(gateway.transfer_leader(wire::TransferLeaderRequest { to: 1 }).await), Code::PermissionDenied);
-    // The system's own name is an operator's: with it, a gateway could make itself a token of any tenant.
+    // The system's own name is an operator's: with it, a gateway would stand above all tenants.
     let revoke: Command = RevokeToken { hash: "0".repeat(64) }.into();
     let caller = system();
     let caller =
