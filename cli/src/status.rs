@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use quorate_link::{bottom, reason};
 use quorate_proto::cluster::cluster_client::ClusterClient;
 use quorate_proto::cluster::{StatusRequest, StatusResponse};
 use quorate_proto::secret::Show;
@@ -31,17 +32,8 @@ pub async fn connect(address: &str, nodes: &Nodes) -> Result<Client, Failure> {
     let show = Show::new(nodes.cluster_secret.as_deref());
     let show = show.map_err(|error| Failure::config(format!("the cluster secret is wrong: {error}")))?;
     let channel = nodes.link.connect(address, |endpoint| endpoint.connect_timeout(ANSWER_WITHIN)).await;
-    let channel = channel.map_err(|error| Failure::unavailable(format!("no node answers at {address}: {}", cause(&error))))?;
+    let channel = channel.map_err(|error| Failure::unavailable(format!("no node answers at {address}: {}", bottom(&error))))?;
     Ok(ClusterClient::with_interceptor(channel, show))
-}
-
-/// What is at the bottom of an error: a transport error says only there what went wrong.
-fn cause(error: &dyn std::error::Error) -> String {
-    let mut bottom = error;
-    while let Some(source) = bottom.source() {
-        bottom = source;
-    }
-    bottom.to_string()
 }
 
 /// One node, as it describes itself; or what is known of it when it does not answer.
@@ -97,15 +89,6 @@ pub async fn ask(address: &str, nodes: &Nodes) -> Result<StatusResponse, Failure
     tokio::time::timeout(ANSWER_WITHIN, asked)
         .await
         .unwrap_or_else(|_| Err(Failure::unavailable(format!("{address} did not answer in {} ms", ANSWER_WITHIN.as_millis()))))
-}
-
-/// What a status says, and what lies below it where that says more: a connection that was broken off, for instance.
-fn reason(status: &tonic::Status) -> String {
-    let below = cause(status);
-    if below.contains(status.message()) || std::error::Error::source(status).is_none() {
-        return status.message().into();
-    }
-    format!("{}: {below}", status.message())
 }
 
 async fn ask_all(addresses: &[String], nodes: &Nodes) -> Vec<StatusResponse> {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use quorate_domain::{Command, CommandKind, Principal, Query, QueryKind, Refusal, Revision, UnixMs, codec};
-use quorate_link::Link;
+use quorate_link::{Link, reason};
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_client::ClusterClient;
 use quorate_proto::secret;
@@ -616,7 +616,7 @@ impl View {
             match answer {
                 Err(_) => seen.problems.push(format!("{address}: no answer")),
                 Ok(Err(status)) if status.code() == Code::Unauthenticated => seen.problems.push(format!("{address}: cluster_secret")),
-                Ok(Err(status)) => seen.problems.push(format!("{address}: {}", status.message())),
+                Ok(Err(status)) => seen.problems.push(format!("{address}: {}", reason(&status))),
                 Ok(Ok(status)) => {
                     let status = status.into_inner();
                     seen.ids.insert(status.node_id, address.clone());

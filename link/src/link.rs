@@ -108,6 +108,24 @@ impl Link {
     }
 }
 
+/// What a status says, and what lies below it where that says more: why a handshake failed, for instance.
+pub fn reason(status: &tonic::Status) -> String {
+    let below = bottom(status);
+    if std::error::Error::source(status).is_none() || below.contains(status.message()) {
+        return status.message().into();
+    }
+    format!("{}: {below}", status.message())
+}
+
+/// What is at the bottom of an error: a transport error says only there what went wrong.
+pub fn bottom(error: &dyn std::error::Error) -> String {
+    let mut bottom = error;
+    while let Some(source) = bottom.source() {
+        bottom = source;
+    }
+    bottom.to_string()
+}
+
 /// The scheme decides nothing here, the link does.
 fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
     let address = address.trim().trim_end_matches('/');

@@ -268,6 +268,23 @@ class Tls(unittest.TestCase):
         code, _, text = self.cluster.run("status", "--json", "--nodes", self.cluster.grpc[1], QUORATE_CLUSTER_SECRET=SECRETS["cluster_secret"])
         self.assertEqual(code, 3, text)
 
+    def test_a_gateway_of_another_authority_says_why_no_node_takes_it(self):
+        cluster, strange = self.cluster, self.cluster.home / "strange-gateway"
+        for words in (["ca", "--cluster", CLUSTER], ["gateway", "gate-3"]):
+            self.assertEqual(cluster.run("cert", *words, "--dir", strange)[0], 0)
+        cluster.deploy("gate-3", strange)
+        port = free_ports(1)[0]
+        cluster.configure("gate-3", {"listen": f"127.0.0.1:{port}", "nodes": list(cluster.grpc.values()), "session_key": SECRETS["session_key"],
+                                     "cluster_secret": SECRETS["cluster_secret"]})
+        cluster.start("gate-3")
+        door = Client(f"http://127.0.0.1:{port}", None)
+
+        def told():
+            with contextlib.suppress(Unreachable):
+                return [problem for problem in door.send("GET", "/readyz?verbose").json["problems"] if "certificate" in problem]
+        self.assertEqual(len(until(told, 30, "the reason is told")), 3)
+        cluster.kill("gate-3")
+
     def test_a_verb_with_a_gateways_certificate_does_not_start(self):
         code, _, text = self.cluster.verb("status", files=self.cluster.files("gate-1"))
         self.assertEqual(code, 78, text)
