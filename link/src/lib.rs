@@ -2,7 +2,7 @@
 //!
 //! A [`Link`] is plain, for loopback, or mutual TLS. With TLS both sides show a certificate of the cluster's own authority whose
 //! name says what they are and of which cluster ([`Name`]): a client goes no further than to a node of its cluster, and a server
-//! learns who called ([`Peer`]) and decides what that role may ask. The files are looked at every few seconds, and new
+//! learns who called ([`PeerName`]) and decides what that role may ask. The files are looked at every few seconds, and new
 //! connections use what is in them by then ([`Reloading`]).
 //!
 //! The crate also holds what any listening process needs against strangers who connect and then say nothing ([`Lobby`]), and the
@@ -17,7 +17,7 @@ mod tls;
 mod x509;
 
 pub use files::{Certificate, FileError, Files};
-pub use link::{Incoming, Io, Link, Peer, PeerName, bottom, reason};
+pub use link::{Incoming, Io, Link, PeerName, bottom, reason};
 pub use lobby::{Lobby, Seat};
 pub use name::{BadCluster, Name, Role, authority, cluster_of_authority};
 pub use reload::{Expiry, Reloading, exposition};

@@ -1,7 +1,6 @@
 //! Opening and accepting connections between the processes of a cluster.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -51,11 +50,6 @@ impl Link {
         Self { tls: Some(tls) }
     }
 
-    /// What this process is, by its certificate.
-    pub fn name(&self) -> Option<Name> {
-        self.tls.as_ref().map(|tls| tls.now().name.clone())
-    }
-
     /// A channel to `host:port` that connects when it is first used, and again when a connection breaks.
     pub fn lazy(&self, address: &str, settings: impl FnOnce(Endpoint) -> Endpoint) -> Result<Channel, tonic::transport::Error> {
         Ok(settings(endpoint(address)?).connect_with_connector_lazy(self.clone()))
@@ -78,12 +72,12 @@ impl Link {
                     "{host} is not loopback and this link has no TLS: set tls_ca, tls_certificate and tls_key"
                 )));
             }
-            return Ok(TokioIo::new(Io { stream: Transport::Plain(tcp), peer: Peer { address: None, name: PeerName::Unasked } }));
+            return Ok(TokioIo::new(Io { stream: Transport::Plain(tcp), peer: PeerName::Unasked }));
         };
         let tls = tls.now();
         let connector = TlsConnector::from(Arc::clone(&tls.client));
         let stream = connector.connect(tls.node.clone(), tcp).await?;
-        Ok(TokioIo::new(Io { stream: Transport::Tls(Box::new(stream.into())), peer: Peer { address: None, name: PeerName::Unasked } }))
+        Ok(TokioIo::new(Io { stream: Transport::Tls(Box::new(stream.into())), peer: PeerName::Unasked }))
     }
 
     /// Connections as they come in, ready to be served.
@@ -172,7 +166,7 @@ async fn accept(tls: Option<Side>, listener: TcpListener, ready: mpsc::Sender<io
         // What goes wrong here, the first use of the connection finds as well.
         let _ = tcp.set_nodelay(true);
         let Some(tls) = &tls else {
-            let io = Io { stream: Transport::Plain(tcp), peer: Peer { address: Some(address), name: PeerName::Unasked } };
+            let io = Io { stream: Transport::Plain(tcp), peer: PeerName::Unasked };
             if ready.send(Ok(io)).await.is_err() {
                 return;
             }
@@ -190,12 +184,11 @@ async fn accept(tls: Option<Side>, listener: TcpListener, ready: mpsc::Sender<io
                 Ok(Ok(stream)) => {
                     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
                     let name = shown.and_then(|der| Certificate::parse(der).ok()).and_then(|shown| shown.name);
-                    let name = match name {
+                    let peer = match name {
                         Some(name) => PeerName::Shown(name),
                         None if asks_for_name => PeerName::None,
                         None => PeerName::Unasked,
                     };
-                    let peer = Peer { address: Some(address), name };
                     let _ = ready.send(Ok(Io { stream: Transport::Tls(Box::new(stream.into())), peer })).await;
                 }
                 Ok(Err(error)) => tracing::debug!(%address, %error, "a TLS handshake failed"),
@@ -233,14 +226,7 @@ impl Drop for Incoming {
     }
 }
 
-/// Who is at the other end of an accepted connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    pub address: Option<SocketAddr>,
-    pub name: PeerName,
-}
-
-/// What its certificate says.
+/// What the certificate at the other end of an accepted connection says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerName {
     /// It was not asked for a certificate: the link is plain, or a front door.
@@ -253,7 +239,7 @@ pub enum PeerName {
 /// One connection.
 pub struct Io {
     stream: Transport,
-    peer: Peer,
+    peer: PeerName,
 }
 
 enum Transport {
@@ -262,9 +248,9 @@ enum Transport {
 }
 
 impl Connected for Io {
-    type ConnectInfo = Peer;
+    type ConnectInfo = PeerName;
 
-    fn connect_info(&self) -> Peer {
+    fn connect_info(&self) -> PeerName {
         self.peer.clone()
     }
 }

@@ -3,7 +3,7 @@
 //! Whole services are guarded here ([`Guard`]); what within one is an operator's alone asks [`only_operators`]. Without TLS there
 //! is no role to tell, and who holds the secret may call everything: that is for one machine.
 
-use quorate_link::{Name, Peer, PeerName, Role};
+use quorate_link::{Name, PeerName, Role};
 use quorate_proto::secret::Want;
 use tonic::service::Interceptor;
 use tonic::{Extensions, Request, Status};
@@ -48,7 +48,7 @@ impl Interceptor for Guard {
 
 /// Who is at the other end. Every connection of a node comes out of its link, which tells.
 pub fn peer(extensions: &Extensions) -> PeerName {
-    extensions.get::<Peer>().map_or(PeerName::None, |peer| peer.name.clone())
+    extensions.get::<PeerName>().cloned().unwrap_or(PeerName::None)
 }
 
 /// Refuses a gateway or a node that asks for an operator's act.
@@ -89,7 +89,7 @@ mod tests {
     fn an_operators_act_is_refused_to_everybody_else_who_shows_a_certificate() {
         let as_peer = |name| {
             let mut extensions = Extensions::default();
-            extensions.insert(Peer { address: None, name });
+            extensions.insert::<PeerName>(name);
             only_operators(&extensions, "init").map_err(|status| status.code())
         };
         assert_eq!(as_peer(shown(Role::Operator, "acme")), Ok(()));
