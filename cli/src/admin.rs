@@ -31,8 +31,8 @@ impl From<Declined> for Failure {
 
 /// Has the cluster decide a command, under one request id.
 pub async fn try_propose<C: CommandKind>(nodes: &Nodes, command: C) -> Result<C::Output, Declined> {
-    let cluster =
-        Cluster::connect(&nodes.addresses, nodes.cluster_secret.as_deref()).map_err(|error| Declined::Undecided(error.to_string()))?;
+    let cluster = Cluster::connect(&nodes.addresses, nodes.cluster_secret.as_deref(), &nodes.link)
+        .map_err(|error| Declined::Undecided(error.to_string()))?;
     match cluster.propose_for(&identity::system(), command, Instant::now() + DEADLINE).await {
         Ok((output, _)) => Ok(output),
         Err(CallError::Refused(refusal)) => Err(Declined::Refused(refusal)),

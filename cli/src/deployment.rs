@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use quorate_link::{Files, Link, Mutual, Role};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
@@ -27,6 +28,15 @@ pub struct Target {
     /// Secret that nodes and gateways of one cluster share; with --nodes only
     #[arg(long, env = "QUORATE_CLUSTER_SECRET", hide_env_values = true)]
     pub cluster_secret: Option<String>,
+    /// PEM file of the cluster's authority, for nodes that speak TLS; with --nodes only
+    #[arg(long, env = "QUORATE_TLS_CA")]
+    pub tls_ca: Option<PathBuf>,
+    /// PEM file of an operator's certificate, made by `quorate cert operator`
+    #[arg(long, env = "QUORATE_TLS_CERTIFICATE")]
+    pub tls_certificate: Option<PathBuf>,
+    /// PEM file of the key to it
+    #[arg(long, env = "QUORATE_TLS_KEY")]
+    pub tls_key: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -48,6 +58,9 @@ pub struct Deployment {
     #[serde(default)]
     pub retired: Vec<Retired>,
     pub tokens: Vec<TokenEntry>,
+    /// Whether its processes and its clients speak TLS, with certificates in the folder `tls`.
+    #[serde(default)]
+    pub tls: bool,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -106,6 +119,34 @@ impl Deployment {
         Ok(made)
     }
 
+    /// The nodes that it runs.
+    pub fn nodes(&self, data: &Path) -> Result<Nodes, Failure> {
+        let addresses = self.nodes.iter().map(|node| node.grpc.clone()).collect();
+        let link = operator_link(self.tls.then(|| Self::files(data, "operator")))?;
+        Ok(Nodes { addresses, cluster_secret: Some(self.cluster_secret.clone()), link })
+    }
+
+    /// Where the certificates of a deployment with TLS lie.
+    pub fn certificates(data: &Path) -> PathBuf {
+        data.join("tls")
+    }
+
+    /// The certificate of one kind of process: `node`, `gateway` or `operator`. All nodes of a machine share one.
+    pub fn files(data: &Path, name: &str) -> Files {
+        let dir = Self::certificates(data);
+        Files { ca: dir.join("ca.pem"), certificate: dir.join(format!("{name}.pem")), key: dir.join(format!("{name}.key")) }
+    }
+
+    /// Base URL of the gateway.
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.tls { "https" } else { "http" }, self.gateway)
+    }
+
+    /// Base URL of a node's health and metrics.
+    pub fn http_of(&self, node: &NodeEntry) -> String {
+        format!("{}://{}", if self.tls { "https" } else { "http" }, node.http)
+    }
+
     /// Higher than any id this deployment has used, and than `used_max`.
     pub fn next_id(&self, used_max: u64) -> u64 {
         let (nodes, retired) = (self.nodes.iter().map(|node| node.id), self.retired.iter().map(|retired| retired.id));
@@ -135,6 +176,13 @@ impl Deployment {
     }
 }
 
+/// The link of an operator's verb.
+fn operator_link(files: Option<Files>) -> Result<Link, Failure> {
+    let Some(files) = files else { return Ok(Link::plain()) };
+    let mutual = Mutual::open(files, Role::Operator, None).map_err(|error| Failure::config(error.to_string()))?;
+    Ok(Link::mutual(mutual))
+}
+
 fn open_lock(data: &Path, name: &str) -> anyhow::Result<File> {
     let path = data.join(name);
     OpenOptions::new().write(true).create(true).truncate(false).open(&path).with_context(|| format!("cannot open {}", path.display()))
@@ -150,10 +198,12 @@ pub fn try_lock(data: &Path, name: &str) -> anyhow::Result<Option<File>> {
     }
 }
 
-/// The nodes to speak to, and the secret they want to see.
+/// The nodes to speak to, and what they want to see.
+#[derive(Clone)]
 pub struct Nodes {
     pub addresses: Vec<String>,
     pub cluster_secret: Option<String>,
+    pub link: Link,
 }
 
 impl Target {
@@ -167,13 +217,20 @@ impl Target {
         })
     }
 
+    /// Has to be called inside a Tokio runtime.
     pub fn nodes(&self) -> Result<Nodes, Failure> {
         if !self.nodes.is_empty() {
-            return Ok(Nodes { addresses: self.nodes.clone(), cluster_secret: self.cluster_secret.clone() });
+            return self.nodes_at(self.nodes.clone());
         }
-        let found = self.deployment()?;
-        let addresses = found.nodes.iter().map(|node| node.grpc.clone()).collect();
-        Ok(Nodes { addresses, cluster_secret: Some(found.cluster_secret) })
+        self.deployment()?.nodes(&self.data)
+    }
+
+    /// Nodes at given addresses, spoken to as the flags say.
+    pub fn nodes_at(&self, addresses: Vec<String>) -> Result<Nodes, Failure> {
+        let files = Files::of_settings(self.tls_ca.as_deref(), self.tls_certificate.as_deref(), self.tls_key.as_deref());
+        let files =
+            files.map_err(|problem| Failure::usage(format!("tls_ca {problem}; as flags: --tls-ca, --tls-certificate, --tls-key")))?;
+        Ok(Nodes { addresses, cluster_secret: self.cluster_secret.clone(), link: operator_link(files)? })
     }
 }
 

@@ -17,16 +17,17 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use quorate_domain::flag;
+use quorate_link::Role;
 use quorate_proto::cluster::Member;
 use serde_json::json;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::deployment::{DATA_DEFAULT, Deployment, NodeEntry, Nodes, TokenEntry, try_lock};
+use crate::deployment::{DATA_DEFAULT, Deployment, NodeEntry, TokenEntry, try_lock};
 use crate::exit::{self, Failure};
 use crate::status::{connect, survey};
-use crate::{token, transfer};
+use crate::{cert, http, token, transfer};
 
 /// Run three nodes and a gateway on this machine, supervised, with ready tokens.
 #[derive(Args)]
@@ -36,6 +37,9 @@ pub struct Dev {
     /// Port of the gateway for a new deployment; the default when it is free, else any free one
     #[arg(long, default_value_t = 7400)]
     port: u16,
+    /// Make certificates for a new deployment, and speak TLS everywhere
+    #[arg(long)]
+    tls: bool,
 }
 
 #[derive(Args)]
@@ -77,24 +81,28 @@ impl Dev {
         let deployment = match Deployment::load(&data)? {
             Some(deployment) => deployment,
             None => {
-                let deployment = plan(self.port)?;
+                let deployment = plan(self.port, self.tls)?;
                 deployment.save(&data)?;
                 deployment
             }
         };
+        if self.tls && !deployment.tls {
+            return Err(Failure::usage(format!("the deployment in {} was made without --tls; use another --data", data.display())));
+        }
+        make_certificates(&deployment, &data)?;
 
         let executable = std::env::current_exe().context("cannot find this executable")?;
         let mut crew = Crew { data: data.clone(), executable, nodes: BTreeMap::new(), gateway: None, leaving: Vec::new(), seen: None };
         crew.follow(&deployment)?;
         let started = async {
-            bring_up(&deployment, &flags).await?;
+            bring_up(&deployment, &data, &flags).await?;
             Deployment::update(&data, |deployment| {
                 for node in &mut deployment.nodes {
                     node.created |= has_files(&node_folder(&data, node.id));
                 }
             })?;
             crew.start_gateway();
-            wait_for_gateway(&deployment.gateway).await
+            wait_for_gateway(&deployment, &data).await
         };
         let outcome = tokio::select! {
             outcome = started => outcome,
@@ -117,7 +125,7 @@ impl Dev {
     }
 
     async fn announce(&self, deployment: &Deployment, crew: &Crew) {
-        let (base, data) = (format!("http://{}", deployment.gateway), &crew.data);
+        let (base, data) = (deployment.url(), &crew.data);
         let pid = |child: Option<&Supervised>| child.and_then(|child| *child.pid.borrow());
         let pid_of = |id: u64| pid(crew.nodes.get(&id));
         let tokens: serde_json::Map<String, serde_json::Value> =
@@ -125,12 +133,13 @@ impl Dev {
         let nodes: Vec<serde_json::Value> = deployment
             .nodes
             .iter()
-            .map(|node| json!({"id": node.id, "pid": pid_of(node.id), "grpc": node.grpc, "http": format!("http://{}", node.http)}))
+            .map(|node| json!({"id": node.id, "pid": pid_of(node.id), "grpc": node.grpc, "http": deployment.http_of(node)}))
             .collect();
         if self.target.json {
             let all = json!({
                 "mcp": format!("{base}/mcp"), "http": base, "console": null, "tokens": tokens, "nodes": nodes,
                 "gateway": {"pid": pid(crew.gateway.as_ref())}, "data": data.display().to_string(),
+                "ca": deployment.tls.then(|| Deployment::files(data, "gateway").ca.display().to_string()),
             });
             println!("{all}");
             return;
@@ -144,6 +153,13 @@ impl Dev {
         }
         for node in &deployment.nodes {
             println!("  node {}   pid {:<8} grpc {}", node.id, pid_of(node.id).unwrap_or_default(), node.grpc);
+        }
+        if deployment.tls {
+            let ca = Deployment::files(data, "gateway").ca;
+            println!(
+                "\n  Clients have to trust {0}: NODE_EXTRA_CA_CERTS={0} for Claude Code, SSL_CERT_FILE={0} for most others",
+                ca.display()
+            );
         }
         println!("\nPaste one of these:");
         println!(
@@ -170,7 +186,7 @@ fn flags_of_environment() -> Result<Vec<(String, String)>, Failure> {
 }
 
 /// A new deployment: addresses that are free now, fresh secrets and tokens.
-fn plan(gateway_port: u16) -> Result<Deployment, Failure> {
+fn plan(gateway_port: u16, tls: bool) -> Result<Deployment, Failure> {
     // All are held at once, so that no port is given out twice.
     let gateway = TcpListener::bind(("127.0.0.1", gateway_port)).or_else(|_| TcpListener::bind("127.0.0.1:0")).context("no free port")?;
     let mut held = Vec::new();
@@ -206,7 +222,23 @@ fn plan(gateway_port: u16) -> Result<Deployment, Failure> {
             identity("operator", "default", "operator", "operator", "*"),
             identity("other-tenant", "other", "agent-c", "verified", "crux-mcp.*"),
         ],
+        tls,
     })
+}
+
+/// The certificates of a deployment with TLS; those that are there stay, and those that end soon are made anew.
+fn make_certificates(deployment: &Deployment, data: &Path) -> Result<(), Failure> {
+    if !deployment.tls {
+        return Ok(());
+    }
+    let (dir, here) = (Deployment::certificates(data), ["localhost", "127.0.0.1", "::1"].map(String::from));
+    cert::make_ca(&dir, &deployment.cluster_id, cert::CA_DAYS, false)?;
+    for (name, role) in [("node", Role::Node), ("gateway", Role::Gateway), ("operator", Role::Operator)] {
+        let hosts: &[String] = if role == Role::Operator { &[] } else { &here };
+        cert::issue(&dir, name, role, hosts, cert::DAYS, false)?;
+        cert::renew(&dir, &cert::Authority::open(&dir)?, name, 30, cert::DAYS, false)?;
+    }
+    Ok(())
 }
 
 /// 32 random bytes in hex.
@@ -237,7 +269,11 @@ fn has_files(folder: &Path) -> bool {
 }
 
 fn node_config(data: &Path, deployment: &Deployment, node: &NodeEntry) -> quorate_node::Config {
+    let (tls_ca, tls_certificate, tls_key) = certificates(data, deployment, "node");
     quorate_node::Config {
+        tls_ca,
+        tls_certificate,
+        tls_key,
         node_id: node.id,
         cluster_id: deployment.cluster_id.clone(),
         data: node_folder(data, node.id),
@@ -249,12 +285,17 @@ fn node_config(data: &Path, deployment: &Deployment, node: &NodeEntry) -> quorat
     }
 }
 
+/// Files of a process's certificates: authority, certificate, key.
+fn certificates(data: &Path, deployment: &Deployment, name: &str) -> (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>) {
+    match deployment.tls.then(|| Deployment::files(data, name)) {
+        Some(files) => (Some(files.ca), Some(files.certificate), Some(files.key)),
+        None => (None, None, None),
+    }
+}
+
 /// Waits for the nodes, forms the cluster if it is new, and puts tokens and flags in.
-async fn bring_up(deployment: &Deployment, flags: &[(String, String)]) -> Result<(), Failure> {
-    let nodes = Nodes {
-        addresses: deployment.nodes.iter().map(|node| node.grpc.clone()).collect(),
-        cluster_secret: Some(deployment.cluster_secret.clone()),
-    };
+async fn bring_up(deployment: &Deployment, data: &Path, flags: &[(String, String)]) -> Result<(), Failure> {
+    let nodes = deployment.nodes(data)?;
     let deadline = Instant::now() + START_WITHIN;
     loop {
         let found = survey(&nodes).await;
@@ -269,7 +310,7 @@ async fn bring_up(deployment: &Deployment, flags: &[(String, String)]) -> Result
                 .iter()
                 .map(|node| Member { id: node.id, grpc: node.grpc.clone(), http: node.http.clone(), voter: true, ..Member::default() })
                 .collect();
-            let mut client = connect(&deployment.nodes[0].grpc, nodes.cluster_secret.as_deref()).await?;
+            let mut client = connect(&deployment.nodes[0].grpc, &nodes).await?;
             transfer::init(&mut client, members).await?;
         }
         if Instant::now() > deadline {
@@ -282,8 +323,14 @@ async fn bring_up(deployment: &Deployment, flags: &[(String, String)]) -> Result
     token::set_flags(&nodes, flags).await
 }
 
-fn gateway_config(deployment: &Deployment) -> Result<quorate_gateway::Config, Failure> {
+fn gateway_config(data: &Path, deployment: &Deployment) -> Result<quorate_gateway::Config, Failure> {
+    let (tls_ca, tls_certificate, tls_key) = certificates(data, deployment, "gateway");
     Ok(quorate_gateway::Config {
+        listen_certificate: tls_certificate.clone(),
+        listen_key: tls_key.clone(),
+        tls_ca,
+        tls_certificate,
+        tls_key,
         listen: deployment.gateway.clone(),
         nodes: deployment.nodes.iter().map(|node| node.grpc.clone()).collect(),
         cluster_secret: Some(deployment.cluster_secret.clone()),
@@ -293,10 +340,12 @@ fn gateway_config(deployment: &Deployment) -> Result<quorate_gateway::Config, Fa
     })
 }
 
-async fn wait_for_gateway(address: &str) -> Result<(), Failure> {
+async fn wait_for_gateway(deployment: &Deployment, data: &Path) -> Result<(), Failure> {
     let deadline = Instant::now() + START_WITHIN;
+    let url = deployment.url();
+    let client = http::client(&url, deployment.tls.then(|| Deployment::files(data, "gateway").ca).as_deref())?;
     loop {
-        match reqwest::get(format!("http://{address}/readyz")).await {
+        match client.get(format!("{url}/readyz")).send().await {
             Ok(answer) if answer.status().is_success() => return Ok(()),
             _ if Instant::now() > deadline => return Err(Failure::unavailable("the gateway does not become ready")),
             _ => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -353,7 +402,7 @@ impl Crew {
             }
             self.nodes.insert(node.id, Supervised::start(format!("node {}", node.id), self.executable.clone(), arguments));
         }
-        write_secret(&self.data.join("gateway.toml"), &gateway_config(deployment)?)
+        write_secret(&self.data.join("gateway.toml"), &gateway_config(&self.data, deployment)?)
     }
 
     fn start_gateway(&mut self) {

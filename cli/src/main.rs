@@ -5,10 +5,12 @@
 //! is one JSON object; diagnostics go to standard error.
 
 mod admin;
+mod cert;
 mod config;
 mod deployment;
 mod dev;
 mod exit;
+mod http;
 mod membership;
 mod output;
 mod run;
@@ -38,6 +40,7 @@ Examples:
   quorate tool call punch_in resource=file://src/lib.rs holder_passport=agent-a --as agent-a
   quorate replace 3                               a new member for a lost disk; run it again if it was interrupted
   quorate token create --passport ci --tenant default
+  quorate cert ca --cluster acme                  then cert node, gateway, operator; docs/security.md has all steps
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 unreachable or no leader, 70 a node's engine stopped,
 78 a node's data directory or configuration was refused.";
@@ -64,6 +67,9 @@ enum Verb {
     Remove(membership::Remove),
     /// Give a node's place to a new one, which `quorate dev` starts by itself
     Replace(membership::Replace),
+    /// Make and renew the certificates of a cluster, for TLS
+    #[command(subcommand)]
+    Cert(cert::Cert),
     /// Create and revoke bearer tokens
     #[command(subcommand)]
     Token(token::Token),
@@ -74,6 +80,7 @@ enum Verb {
 
 fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
+    quorate_link::install_crypto();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::report(exit::Failure::failed(format!("cannot start the runtime: {error}")), false),
@@ -90,6 +97,7 @@ fn main() -> std::process::ExitCode {
             Verb::Promote(verb) => (verb.target.json, verb.run().await),
             Verb::Remove(verb) => (verb.target.json, verb.run().await),
             Verb::Replace(verb) => (verb.target.json, verb.run().await),
+            Verb::Cert(verb) => (verb.json(), verb.run()),
             Verb::Token(verb) => (verb.json(), verb.run().await),
             Verb::Tool(verb) => (verb.json(), verb.run().await),
         }

@@ -149,13 +149,13 @@ enum Refusal {
 
 async fn request(nodes: &Nodes, address: &str, change: Change, dry_run: bool) -> Result<Option<Answer>, Refusal> {
     let unreachable = |failure: Failure| Refusal::Unreachable { sent: false, detail: failure.message };
-    let mut client = connect(address, nodes.cluster_secret.as_deref()).await.map_err(unreachable)?;
+    let mut client = connect(address, nodes).await.map_err(unreachable)?;
     let mut request = tonic::Request::new(ChangeMembershipRequest { change: Some(change), dry_run });
     request.set_timeout(ANSWER_WITHIN);
     match client.change_membership(request).await {
         Ok(answer) => Ok(answer.into_inner().result),
         Err(status) => match status.code() {
-            Code::InvalidArgument | Code::Unauthenticated | Code::Unimplemented => {
+            Code::InvalidArgument | Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => {
                 Err(Refusal::Final(Failure::failed(format!("{address}: {}", status.message()))))
             }
             _ => Err(Refusal::Unreachable { sent: true, detail: format!("{address}: {}", status.message()) }),
@@ -188,8 +188,7 @@ impl Join {
         let _only = only_change(&self.target, self.dry_run)?;
         let nodes = self.target.nodes()?;
         let address = self.address.trim_start_matches("http://").trim_end_matches('/').to_string();
-        let secret = nodes.cluster_secret.as_deref();
-        let new = ask(&address, secret)
+        let new = ask(&address, &nodes)
             .await
             .map_err(|failure| Failure::new(failure.code, format!("{}. Nothing was changed", failure.message)))?;
         let id = new.node_id;
@@ -225,7 +224,7 @@ impl Join {
         };
         if !self.dry_run {
             let deadline = Instant::now() + HEARD_WITHIN;
-            while ask(&address, secret).await.is_ok_and(|node| node.role == "uninitialized") && Instant::now() < deadline {
+            while ask(&address, &nodes).await.is_ok_and(|node| node.role == "uninitialized") && Instant::now() < deadline {
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -343,7 +342,7 @@ impl Replace {
         })?;
         let folder = data.join(format!("node-{}", new.id));
         let json = json!({
-            "ok": true, "replaced": old, "id": new.id, "grpc": new.grpc, "http": format!("http://{}", new.http),
+            "ok": true, "replaced": old, "id": new.id, "grpc": new.grpc, "http": deployment.http_of(&new),
             "data": folder.display().to_string(), "changed": true, "dry_run": false,
         });
         output::print(
@@ -363,10 +362,10 @@ impl Replace {
     /// Waits until `dev` runs the new node, and has it written down before the node belongs to anything: from then on an empty
     /// folder is a lost disk.
     async fn await_start(&self, new: &NodeEntry) -> Result<(), Failure> {
-        let secret = self.target.deployment()?.cluster_secret;
+        let nodes = self.target.nodes()?;
         let deadline = Instant::now() + STARTED_WITHIN;
         loop {
-            let why = match ask(&new.grpc, Some(&secret)).await {
+            let why = match ask(&new.grpc, &nodes).await {
                 Ok(node) if node.node_id == new.id => break,
                 Ok(node) => format!("node {} answers at {}", node.node_id, new.grpc),
                 Err(failure) => failure.message,

@@ -7,7 +7,10 @@ use quorate_gateway::ServeError;
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use crate::config;
 use crate::exit::{self, Failure};
@@ -25,6 +28,23 @@ pub struct Node {
     new: bool,
     #[command(flatten)]
     flags: NodeFlags,
+}
+
+/// Certificates towards the other processes of the cluster.
+#[derive(Args, Serialize)]
+struct TlsFlags {
+    /// PEM file of the cluster's authority; with the next two it turns TLS on
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_ca: Option<PathBuf>,
+    /// PEM file of this process's certificate, made by `quorate cert`
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_certificate: Option<PathBuf>,
+    /// PEM file of the key to it
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_key: Option<PathBuf>,
 }
 
 #[derive(Args, Serialize)]
@@ -49,6 +69,9 @@ struct NodeFlags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     http: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    tls: TlsFlags,
     /// Stop in order when standard input closes
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -77,6 +100,17 @@ struct GatewayFlags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     listen: Option<String>,
+    /// PEM file of the certificate that clients are shown: HTTPS
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listen_certificate: Option<PathBuf>,
+    /// PEM file of the key to it
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listen_key: Option<PathBuf>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    tls: TlsFlags,
     /// gRPC addresses of the nodes
     #[arg(long, value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -87,11 +121,16 @@ struct GatewayFlags {
     stop_on_stdin_close: bool,
 }
 
-/// Logs go to standard error; `QUORATE_LOG` filters them, such as `info,quorate_raft=debug`.
+/// Logs go to standard error; `QUORATE_LOG` filters them, such as `info,quorate_raft=debug`. Audit lines are JSON, for programs,
+/// and no filter hides them.
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("QUORATE_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("warn,openraft=error,quorate=info,quorate_node=info,quorate_gateway=info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+        .unwrap_or_else(|_| EnvFilter::new("warn,openraft=error,quorate=info,quorate_node=info,quorate_gateway=info,quorate_link=info"));
+    let is_audit = Targets::new().with_target(quorate_node::AUDIT_TARGET, LevelFilter::TRACE);
+    let not_audit = Targets::new().with_default(LevelFilter::TRACE).with_target(quorate_node::AUDIT_TARGET, LevelFilter::OFF);
+    let ordinary = fmt::layer().with_writer(std::io::stderr).with_ansi(false).with_filter(filter).with_filter(not_audit);
+    let audit = fmt::layer().json().flatten_event(true).with_writer(std::io::stderr).with_filter(is_audit);
+    tracing_subscriber::registry().with(ordinary).with(audit).init();
 }
 
 /// Done when the process is asked to stop: by SIGTERM or SIGINT, or, for a supervisor's child, by a closed standard input.
@@ -135,7 +174,7 @@ impl Gateway {
         let stop = asked_to_stop(config.stop_on_stdin_close);
         quorate_gateway::serve(config, stop).await.map_err(|error| match error {
             // A port that is taken now may be free at the next start.
-            ServeError::Listen { .. } | ServeError::Serve(_) => Failure::new(exit::ENGINE_STOPPED, error.to_string()),
+            ServeError::Listen { .. } => Failure::new(exit::ENGINE_STOPPED, error.to_string()),
             _ => Failure::config(error.to_string()),
         })
     }

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
+use quorate_link::{bottom, reason};
 use quorate_proto::cluster::cluster_client::ClusterClient;
 use quorate_proto::cluster::{StatusRequest, StatusResponse};
 use quorate_proto::secret::Show;
 use serde::Serialize;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use crate::deployment::{Nodes, Target};
 use crate::exit::Failure;
@@ -27,24 +28,12 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(1_500);
 pub type Client = ClusterClient<InterceptedService<Channel, Show>>;
 
 /// A connection to one node.
-pub async fn connect(address: &str, cluster_secret: Option<&str>) -> Result<Client, Failure> {
-    let show = Show::new(cluster_secret).map_err(|error| Failure::config(format!("the cluster secret is wrong: {error}")))?;
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| Failure::usage(format!("`{address}` is no address: {error}")))?
-        .connect_timeout(ANSWER_WITHIN)
-        .tcp_nodelay(true);
-    let channel =
-        endpoint.connect().await.map_err(|error| Failure::unavailable(format!("no node answers at {address}: {}", cause(&error))))?;
+pub async fn connect(address: &str, nodes: &Nodes) -> Result<Client, Failure> {
+    let show = Show::new(nodes.cluster_secret.as_deref());
+    let show = show.map_err(|error| Failure::config(format!("the cluster secret is wrong: {error}")))?;
+    let channel = nodes.link.connect(address, |endpoint| endpoint.connect_timeout(ANSWER_WITHIN)).await;
+    let channel = channel.map_err(|error| Failure::unavailable(format!("no node answers at {address}: {}", bottom(&error))))?;
     Ok(ClusterClient::with_interceptor(channel, show))
-}
-
-/// What is at the bottom of an error: a transport error says only there what went wrong.
-fn cause(error: &dyn std::error::Error) -> String {
-    let mut bottom = error;
-    while let Some(source) = bottom.source() {
-        bottom = source;
-    }
-    bottom.to_string()
 }
 
 /// One node, as it describes itself; or what is known of it when it does not answer.
@@ -91,21 +80,21 @@ impl Survey {
 }
 
 /// What one node says of itself.
-pub async fn ask(address: &str, secret: Option<&str>) -> Result<StatusResponse, Failure> {
+pub async fn ask(address: &str, nodes: &Nodes) -> Result<StatusResponse, Failure> {
     let asked = async {
-        let mut client = connect(address, secret).await?;
+        let mut client = connect(address, nodes).await?;
         let answer = client.status(StatusRequest {}).await;
-        answer.map(tonic::Response::into_inner).map_err(|status| Failure::unavailable(format!("{address}: {}", status.message())))
+        answer.map(tonic::Response::into_inner).map_err(|status| Failure::unavailable(format!("{address}: {}", reason(&status))))
     };
     tokio::time::timeout(ANSWER_WITHIN, asked)
         .await
         .unwrap_or_else(|_| Err(Failure::unavailable(format!("{address} did not answer in {} ms", ANSWER_WITHIN.as_millis()))))
 }
 
-async fn ask_all(addresses: &[String], secret: Option<&str>) -> Vec<StatusResponse> {
+async fn ask_all(addresses: &[String], nodes: &Nodes) -> Vec<StatusResponse> {
     let asked = addresses.iter().map(|address| {
-        let (address, secret) = (address.clone(), secret.map(str::to_owned));
-        tokio::spawn(async move { ask(&address, secret.as_deref()).await })
+        let (address, nodes) = (address.clone(), nodes.clone());
+        tokio::spawn(async move { ask(&address, &nodes).await })
     });
     let mut answers: Vec<StatusResponse> = Vec::new();
     for task in asked.collect::<Vec<_>>() {
@@ -123,12 +112,11 @@ fn newest(answers: &[StatusResponse]) -> Option<&StatusResponse> {
 
 /// Asks every node at once, and then the members that those know of besides.
 pub async fn survey(nodes: &Nodes) -> Survey {
-    let secret = nodes.cluster_secret.as_deref();
-    let mut answers = ask_all(&nodes.addresses, secret).await;
+    let mut answers = ask_all(&nodes.addresses, nodes).await;
     let members = newest(&answers).map(|answer| answer.members.as_slice()).unwrap_or_default();
     let is_new = |address: &String| !nodes.addresses.contains(address);
     let unasked: Vec<String> = members.iter().map(|member| member.grpc.clone()).filter(is_new).collect();
-    for answer in ask_all(&unasked, secret).await {
+    for answer in ask_all(&unasked, nodes).await {
         // The same node under another spelling of its address.
         if !answers.iter().any(|known| known.incarnation == answer.incarnation) {
             answers.push(answer);
@@ -192,7 +180,8 @@ impl Status {
         let nodes = self.target.nodes()?;
         let found = survey(&nodes).await;
         if found.nodes.is_empty() {
-            return Err(Failure::unavailable(format!("none of the nodes at {} answers", nodes.addresses.join(", "))));
+            let why = ask(&nodes.addresses[0], &nodes).await.err().map(|failure| format!(": {}", failure.message)).unwrap_or_default();
+            return Err(Failure::unavailable(format!("none of the nodes at {} answers{why}", nodes.addresses.join(", "))));
         }
         let leader = found.leader.map_or("no leader".into(), |leader| format!("node {leader} leads"));
         let mut text = format!("{leader} in term {}\n", found.term);

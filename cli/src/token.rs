@@ -18,7 +18,7 @@ use crate::output;
 pub enum Token {
     /// Make a passport, if it is new, and a token for it; the token is shown this once
     Create(Create),
-    /// End a token, within two seconds on every gateway
+    /// End a token, within a second on every gateway
     Revoke(Revoke),
 }
 
@@ -44,7 +44,7 @@ pub struct Create {
     dry_run: bool,
 }
 
-/// End a token, within two seconds on every gateway.
+/// End a token, within a second on every gateway.
 #[derive(Args)]
 pub struct Revoke {
     /// The token, or its hash as `token create --json` told it

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::deployment::{DATA_DEFAULT, Deployment};
 use crate::exit::Failure;
+use crate::http;
 
 #[derive(Subcommand)]
 pub enum Tool {
@@ -31,6 +32,9 @@ pub struct Door {
     /// Folder of a deployment made by `quorate dev`
     #[arg(long, env = "QUORATE_DATA", default_value = DATA_DEFAULT)]
     data: PathBuf,
+    /// PEM file of the authority of the gateway's certificate; without it, those that the system trusts
+    #[arg(long, env = "QUORATE_CA")]
+    ca: Option<PathBuf>,
     /// Print nothing but JSON, errors as well
     #[arg(long)]
     json: bool,
@@ -81,15 +85,15 @@ impl Tool {
 }
 
 impl Door {
-    /// Base URL and token.
-    fn open(&self) -> Result<(String, Option<String>), Failure> {
+    /// Client, base URL and token.
+    fn open(&self) -> Result<(reqwest::Client, String, Option<String>), Failure> {
         let deployment = match (&self.url, &self.identity) {
             (Some(_), None) => None,
             _ => Deployment::load(&self.data)?,
         };
         let url = match (&self.url, &deployment) {
             (Some(url), _) => url.trim_end_matches('/').to_string(),
-            (None, Some(deployment)) => format!("http://{}", deployment.gateway),
+            (None, Some(deployment)) => deployment.url(),
             (None, None) => {
                 return Err(Failure::usage(format!(
                     "no deployment in {}: start `quorate dev`, or give --url and --token",
@@ -97,6 +101,9 @@ impl Door {
                 )));
             }
         };
+        let own_ca =
+            deployment.as_ref().filter(|found| found.tls && self.url.is_none()).map(|_| Deployment::files(&self.data, "gateway").ca);
+        let client = http::client(&url, self.ca.as_deref().or(own_ca.as_deref()))?;
         let token = match &self.identity {
             None => self.token.clone(),
             Some(name) => {
@@ -108,7 +115,7 @@ impl Door {
                 Some(entry.token.clone())
             }
         };
-        Ok((url, token))
+        Ok((client, url, token))
     }
 }
 
@@ -140,8 +147,8 @@ async fn send(request: reqwest::RequestBuilder, token: Option<String>) -> Result
 impl Call {
     async fn run(self) -> Result<(), Failure> {
         let arguments = arguments(self.args.as_deref(), &self.arguments)?;
-        let (url, token) = self.door.open()?;
-        let request = reqwest::Client::new().post(format!("{url}/v1/tools/{}/{}", self.catalog, self.tool)).json(&arguments);
+        let (client, url, token) = self.door.open()?;
+        let request = client.post(format!("{url}/v1/tools/{}/{}", self.catalog, self.tool)).json(&arguments);
         let (status, answer) = send(request, token).await?;
         if (200..300).contains(&status) {
             println!("{}", if self.door.json { answer.to_string() } else { format!("{answer:#}") });
@@ -155,12 +162,10 @@ impl Call {
 
 impl List {
     async fn run(self) -> Result<(), Failure> {
-        let (url, token) = self.door.open()?;
+        let (client, url, token) = self.door.open()?;
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}});
-        let request = reqwest::Client::new()
-            .post(format!("{url}/mcp/{}", self.catalog))
-            .header("Accept", "application/json, text/event-stream")
-            .json(&message);
+        let request =
+            client.post(format!("{url}/mcp/{}", self.catalog)).header("Accept", "application/json, text/event-stream").json(&message);
         let (status, answer) = send(request, token).await?;
         let Some(tools) = answer["result"]["tools"].as_array() else {
             return Err(Failure::failed(format!("HTTP {status}: {answer:.300}")));

@@ -61,12 +61,14 @@ impl Transfer {
                 && asked != Some(now.term)
                 && let Some(address) = now.grpc_of(leader)
             {
-                let mut client = connect(&address, nodes.cluster_secret.as_deref()).await?;
+                let mut client = connect(&address, &nodes).await?;
                 let answer = client.transfer_leader(TransferLeaderRequest { to: self.to }).await;
                 match answer {
                     Ok(answer) if answer.get_ref().error.is_empty() => asked = Some(now.term),
                     Ok(answer) => return Err(Failure::failed(answer.into_inner().error)),
-                    Err(status) if Instant::now() > deadline => return Err(Failure::unavailable(status.message().to_string())),
+                    Err(status) if Instant::now() > deadline || status.code() == tonic::Code::PermissionDenied => {
+                        return Err(Failure::unavailable(status.message().to_string()));
+                    }
                     Err(_) => {}
                 }
             }
@@ -109,7 +111,8 @@ impl Init {
             );
             return Ok(());
         }
-        let mut client = connect(&self.voters[0].grpc, self.target.cluster_secret.as_deref()).await?;
+        let nodes = self.target.nodes_at(self.voters.iter().map(|voter| voter.grpc.clone()).collect())?;
+        let mut client = connect(&self.voters[0].grpc, &nodes).await?;
         init(&mut client, self.voters).await?;
         output::print(self.target.json, &json!({"ok": true}), "the cluster is formed");
         Ok(())

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use quorate_domain::{Command, CommandKind, Principal, Query, QueryKind, Refusal, Revision, UnixMs, codec};
+use quorate_link::{Link, reason};
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_client::ClusterClient;
 use quorate_proto::secret;
@@ -21,7 +22,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::call::{CallContext, CallError};
@@ -60,6 +61,7 @@ pub struct Cluster {
 struct Shared {
     nodes: RwLock<Arc<Vec<Arc<Node>>>>,
     secret: secret::Show,
+    link: Link,
     view: watch::Sender<View>,
     /// Wakes the prober before its time.
     doubt: Notify,
@@ -105,15 +107,16 @@ pub enum ConnectError {
 
 impl Cluster {
     /// Begins to look for the cluster. Has to be called inside a Tokio runtime; does not wait for a node.
-    pub fn connect(nodes: &[String], cluster_secret: Option<&str>) -> Result<Self, ConnectError> {
+    pub fn connect(nodes: &[String], cluster_secret: Option<&str>, link: &Link) -> Result<Self, ConnectError> {
         if nodes.is_empty() {
             return Err(ConnectError::NoNodes);
         }
         let secret = secret::Show::new(cluster_secret).map_err(ConnectError::Secret)?;
-        let nodes = nodes.iter().map(|address| Node::new(address, &secret).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+        let nodes = nodes.iter().map(|address| Node::new(address, &secret, link).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
         let shared = Arc::new(Shared {
             nodes: RwLock::new(Arc::new(nodes)),
             secret,
+            link: link.clone(),
             view: watch::Sender::new(View::default()),
             doubt: Notify::new(),
             next_reader: AtomicUsize::new(rand::random_range(0..64)),
@@ -226,19 +229,18 @@ impl Cluster {
 }
 
 impl Node {
-    fn new(address: &str, secret: &secret::Show) -> Result<Self, ConnectError> {
+    fn new(address: &str, secret: &secret::Show, link: &Link) -> Result<Self, ConnectError> {
         let address = url(address);
-        let endpoint =
-            Endpoint::from_shared(address.clone()).map_err(|source| ConnectError::Address { address: address.clone(), source })?;
-        let channel = endpoint
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(Duration::from_secs(2))
-            .keep_alive_timeout(Duration::from_secs(2))
-            .keep_alive_while_idle(true)
-            .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(4 << 20)
-            .connect_lazy();
+        let channel = link.lazy(&address, |endpoint| {
+            endpoint
+                .connect_timeout(CONNECT_TIMEOUT)
+                .http2_keep_alive_interval(Duration::from_secs(2))
+                .keep_alive_timeout(Duration::from_secs(2))
+                .keep_alive_while_idle(true)
+                .initial_stream_window_size(1 << 20)
+                .initial_connection_window_size(4 << 20)
+        });
+        let channel = channel.map_err(|source| ConnectError::Address { address: address.clone(), source })?;
         let client = ClusterClient::with_interceptor(channel, secret.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
         Ok(Self { address, client })
     }
@@ -255,7 +257,7 @@ impl Shared {
         if let Some(known) = self.nodes().iter().find(|node| node.address == address) {
             return Some(known.clone());
         }
-        let new = Arc::new(Node::new(&address, &self.secret).ok()?);
+        let new = Arc::new(Node::new(&address, &self.secret, &self.link).ok()?);
         let mut nodes = self.nodes.write().expect("no panic under the lock");
         if let Some(known) = nodes.iter().find(|node| node.address == address) {
             return Some(known.clone());
@@ -614,7 +616,7 @@ impl View {
             match answer {
                 Err(_) => seen.problems.push(format!("{address}: no answer")),
                 Ok(Err(status)) if status.code() == Code::Unauthenticated => seen.problems.push(format!("{address}: cluster_secret")),
-                Ok(Err(status)) => seen.problems.push(format!("{address}: {}", status.message())),
+                Ok(Err(status)) => seen.problems.push(format!("{address}: {}", reason(&status))),
                 Ok(Ok(status)) => {
                     let status = status.into_inner();
                     seen.ids.insert(status.node_id, address.clone());

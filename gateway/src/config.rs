@@ -2,22 +2,37 @@
 //! flags.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ed25519_dalek::VerifyingKey;
 use quorate_domain::identity::key_fingerprint;
+use quorate_link::Files;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of one gateway.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where to serve MCP and HTTP; `127.0.0.1:7400` by default, port 0 takes a free one. Loopback only: there is no TLS in
-    /// this version, and tokens would cross the network in the clear.
+    /// Where to serve MCP and HTTP; `127.0.0.1:7400` by default, port 0 takes a free one. Off loopback only with
+    /// `listen_certificate`: tokens would cross the network in the clear.
     pub listen: String,
+    /// PEM file of the certificate that clients are shown; with the next one it turns HTTPS on. Looked at every two seconds,
+    /// like that: new connections use what is there by then.
+    pub listen_certificate: Option<PathBuf>,
+    /// PEM file of the key to it.
+    pub listen_key: Option<PathBuf>,
     /// gRPC addresses of nodes, such as `127.0.0.1:7401`. One at least; the others are learnt from it. Too few: a gateway that
     /// starts while those are down finds nobody.
     pub nodes: Vec<String>,
+    /// PEM file of the authority that the nodes have their certificates from; with the next two it turns TLS to the nodes on.
+    /// Looked at every two seconds, like those.
+    pub tls_ca: Option<PathBuf>,
+    /// PEM file of this gateway's certificate, for the name `gateway.CLUSTER.quorate.internal`, as `quorate cert gateway`
+    /// makes it. It may serve as `listen_certificate` too.
+    pub tls_certificate: Option<PathBuf>,
+    /// PEM file of the key to it. Readable by others: they can speak for every caller.
+    pub tls_key: Option<PathBuf>,
     /// Secret that nodes and gateways show to each other. Wrong: every call fails, and `/readyz?verbose` says
     /// `cluster_secret`.
     pub cluster_secret: Option<String>,
@@ -38,6 +53,17 @@ pub struct Config {
     /// Calls served at once; 4,096 by default, at least 1. More get 503. Too many: memory; too few: agents that queue for
     /// cards (each holds one) keep the others out.
     pub calls_max: usize,
+    /// Connections open at once; 4,096 by default, at least 2. More are closed as they come. Half of them may be without a
+    /// request yet, and the oldest of those gives way. Lowered to what the system lets the process open.
+    pub connections_max: usize,
+    /// How long a connection may take to its first request, TLS handshake included, and how long the head of each later one may
+    /// take, in ms; 10,000 by default, 100 to 600,000. Shorter: clients on slow lines are cut off.
+    pub header_timeout_ms: u64,
+    /// How long a request's body may take, in ms; 30,000 by default, 100 to 600,000.
+    pub body_timeout_ms: u64,
+    /// How long a connection may be silent while no call runs on it, in ms; 120,000 by default, 100 to 86,400,000. Shorter than
+    /// clients keep unused connections: they now and then send into one that is being closed, and have to send again.
+    pub idle_timeout_ms: u64,
     /// How long running calls may go on after the signal to stop, in ms; 10,000 by default.
     pub drain_ms: u64,
     /// Stop in order when standard input closes: for a supervisor whose children must not outlive it.
@@ -48,7 +74,12 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: "127.0.0.1:7400".into(),
+            listen_certificate: None,
+            listen_key: None,
             nodes: Vec::new(),
+            tls_ca: None,
+            tls_certificate: None,
+            tls_key: None,
             cluster_secret: None,
             session_key: String::new(),
             receipt_keys: Vec::new(),
@@ -56,6 +87,10 @@ impl Default for Config {
             allowed_origins: Vec::new(),
             call_deadline_ms: 25_000,
             calls_max: 4_096,
+            connections_max: 4_096,
+            header_timeout_ms: 10_000,
+            body_timeout_ms: 30_000,
+            idle_timeout_ms: 120_000,
             drain_ms: 10_000,
             stop_on_stdin_close: false,
         }
@@ -74,6 +109,10 @@ pub struct ConfigError {
 #[derive(Clone)]
 pub struct Settings {
     pub listen: SocketAddr,
+    /// Certificate and key of the front door.
+    pub front: Option<(PathBuf, PathBuf)>,
+    /// Certificates towards the nodes.
+    pub tls: Option<Files>,
     pub nodes: Vec<String>,
     pub cluster_secret: Option<String>,
     pub session_key: [u8; 32],
@@ -83,7 +122,17 @@ pub struct Settings {
     pub allowed_origins: Vec<String>,
     pub call_deadline: Duration,
     pub calls_max: usize,
+    pub patience: Patience,
     pub drain: Duration,
+}
+
+/// How many connections there may be, and how long each may keep the gateway waiting.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    pub connections_max: usize,
+    pub header: Duration,
+    pub body: Duration,
+    pub idle: Duration,
 }
 
 impl Config {
@@ -92,10 +141,19 @@ impl Config {
         let Ok(listen) = self.listen.parse::<SocketAddr>() else {
             return wrong("listen", format!("is no address such as 127.0.0.1:7400: `{}`", self.listen));
         };
-        if !listen.ip().is_loopback() {
-            let why = "this version has no TLS and tokens would cross the network in the clear; use 127.0.0.1 behind a TLS proxy";
-            return wrong("listen", format!("is no loopback address: {listen}; {why}"));
+        let front = match (self.listen_certificate, self.listen_key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return wrong("listen_certificate", "and `listen_key` belong together: set both, or neither".into()),
+        };
+        if !listen.ip().is_loopback() && front.is_none() {
+            let why = "tokens would cross the network in the clear: set `listen_certificate` and `listen_key` (`quorate cert gateway` makes \
+                       both), or listen on 127.0.0.1 behind a TLS proxy";
+            return wrong("listen", format!("is an address that other machines reach, {listen}, and there is no TLS; {why}"));
         }
+        let halfway = |problem: &'static str| ConfigError { field: "tls_ca", problem: problem.into() };
+        let tls = Files::of_settings(self.tls_ca.as_deref(), self.tls_certificate.as_deref(), self.tls_key.as_deref());
+        let tls = tls.map_err(halfway)?;
         if self.nodes.is_empty() {
             return wrong("nodes", "names no node; give the gRPC address of one at least".into());
         }
@@ -114,8 +172,26 @@ impl Config {
         if self.calls_max == 0 || self.calls_max > tokio::sync::Semaphore::MAX_PERMITS {
             return wrong("calls_max", format!("is 1 or more, not {}", self.calls_max));
         }
+        if self.connections_max < 2 || self.connections_max > tokio::sync::Semaphore::MAX_PERMITS {
+            return wrong("connections_max", format!("is 2 or more, not {}", self.connections_max));
+        }
+        let mut timeouts = [Duration::ZERO; 3];
+        for (timeout, (field, ms, max)) in timeouts.iter_mut().zip([
+            ("header_timeout_ms", self.header_timeout_ms, 600_000),
+            ("body_timeout_ms", self.body_timeout_ms, 600_000),
+            ("idle_timeout_ms", self.idle_timeout_ms, 86_400_000),
+        ]) {
+            if !(100..=max).contains(&ms) {
+                return wrong(field, format!("is 100 to {max}, not {ms}"));
+            }
+            *timeout = Duration::from_millis(ms);
+        }
+        let [header, body, idle] = timeouts;
         Ok(Settings {
             listen,
+            front,
+            tls,
+            patience: Patience { connections_max: self.connections_max, header, body, idle },
             nodes: self.nodes,
             cluster_secret: self.cluster_secret,
             session_key,

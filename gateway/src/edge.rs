@@ -1,5 +1,7 @@
 //! What is checked of every request before anything of it is read.
 
+use std::time::Duration;
+
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use futures::StreamExt;
@@ -62,9 +64,35 @@ impl Doors {
     }
 }
 
-/// Reads a body up to the limit; `Err` is its size as far as it is known. What is over is read and thrown away, so that the
-/// sender, who may not listen while it sends, gets to read the answer.
-pub async fn read_body(body: Body) -> Result<Bytes, usize> {
+/// Why a body was not read to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    #[error("the request has {0} bytes or more, and the limit is {BODY_BYTES_MAX}")]
+    TooLarge(usize),
+    #[error("the request's body did not arrive within {} ms", .0.as_millis())]
+    TooSlow(Duration),
+}
+
+impl BodyError {
+    pub fn status(&self) -> StatusCode {
+        match self {
+            BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            BodyError::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
+        }
+    }
+}
+
+/// Reads a body up to the limit, in time.
+pub async fn read_body(body: Body, within: Duration) -> Result<Bytes, BodyError> {
+    match tokio::time::timeout(within, read_whole(body)).await {
+        Ok(read) => read,
+        Err(_) => Err(BodyError::TooSlow(within)),
+    }
+}
+
+/// What is over the limit is read and thrown away, so that the sender, who may not listen while it sends, gets to read the
+/// answer.
+async fn read_whole(body: Body) -> Result<Bytes, BodyError> {
     let mut stream = body.into_data_stream();
     let mut whole = Vec::new();
     let mut size = 0;
@@ -78,7 +106,7 @@ pub async fn read_body(body: Body) -> Result<Bytes, usize> {
             break;
         }
     }
-    if size > BODY_BYTES_MAX { Err(size) } else { Ok(whole.into()) }
+    if size > BODY_BYTES_MAX { Err(BodyError::TooLarge(size)) } else { Ok(whole.into()) }
 }
 
 pub fn is_json(headers: &HeaderMap) -> bool {

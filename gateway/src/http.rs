@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::auth::Credential;
 use crate::call::{CallContext, CallError};
-use crate::edge;
-use crate::limit::{BODY_BYTES_MAX, JSON_DEPTH_MAX};
+use crate::edge::{self, BodyError};
+use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
 use crate::server::App;
 use crate::tools::approvals::word;
@@ -24,14 +24,14 @@ const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
 /// `POST /v1/tools/crux/{tool}`: the arguments in, the facts out.
 pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let body = match edge::read_body(body).await {
+    let body = match edge::read_body(body, app.settings.patience.body).await {
         Ok(body) => body,
-        Err(size) => {
-            let error = CallError::arguments(
-                format!("the request has {size} bytes or more, and the limit is {BODY_BYTES_MAX}"),
-                "Store large content in parts.",
-            );
-            return edge::problem(StatusCode::PAYLOAD_TOO_LARGE, "Content Too Large", error.facts());
+        Err(error) => {
+            let (next, title) = match error {
+                BodyError::TooLarge(_) => ("Store large content in parts.", "Content Too Large"),
+                BodyError::TooSlow(_) => ("Send it again, in one go.", "Request Timeout"),
+            };
+            return edge::problem(error.status(), title, CallError::arguments(error.to_string(), next).facts());
         }
     };
     let deadline = Instant::now() + app.settings.call_deadline;

@@ -4,7 +4,7 @@
 //! and nowhere else. This crate must not know the log, storage or openraft, and holds no rule: whatever decides something
 //! about facts, cards or approvals stands in `quorate-domain`, so that every path meets the same one.
 //!
-//! Reading order: [`config`] and [`server`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
+//! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
 //! [`mcp`] and [`http`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
 //! reaches the leader), [`auth`] and [`session`] (who is calling), [`profile`], [`docs`], [`metrics`].
 
@@ -12,6 +12,7 @@ pub mod auth;
 pub mod call;
 pub mod cluster;
 pub mod config;
+pub mod connection;
 pub mod docs;
 pub mod edge;
 pub mod http;

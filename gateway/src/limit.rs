@@ -17,8 +17,9 @@ pub const TOOLS_TTL_MS: u64 = 60_000;
 /// A bearer token's text.
 pub const TOKEN_BYTES_MAX: usize = 4 * 1024;
 
-/// How long a resolved token is believed. Longer: a revoked token reads for so long; writes are refused at once all the same.
-pub const TOKEN_KNOWN_FOR: Duration = Duration::from_secs(2);
+/// How long a resolved token is believed, from before the cluster was asked about it: a revocation counts on every gateway within a
+/// second. Longer: a revoked token reads for so long; writes are refused at once all the same.
+pub const TOKEN_KNOWN_FOR: Duration = Duration::from_millis(600);
 /// The same for a token that is not valid: short, so that a new one works soon after it is made.
 pub const TOKEN_UNKNOWN_FOR: Duration = Duration::from_millis(500);
 /// How long a quorum is asked about a token before the state of a single node has to do.

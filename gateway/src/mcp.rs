@@ -20,7 +20,7 @@ use crate::auth::Credential;
 use crate::call::{CallContext, CallError};
 use crate::cluster::now_unix_ms;
 use crate::edge;
-use crate::limit::{BATCH_MAX, BODY_BYTES_MAX, JSON_DEPTH_MAX, TOOLS_PAGE, TOOLS_TTL_MS};
+use crate::limit::{BATCH_MAX, JSON_DEPTH_MAX, TOOLS_PAGE, TOOLS_TTL_MS};
 use crate::registry::{Answer, Catalog};
 use crate::server::App;
 
@@ -124,11 +124,10 @@ async fn answer(app: &Arc<App>, listing: &Listing, request: Request<Body>) -> Ou
     let nobody = Value::Null;
     let (parts, body) = request.into_parts();
     let headers = parts.headers;
-    let body = match edge::read_body(body).await {
+    let body = match edge::read_body(body, app.settings.patience.body).await {
         Ok(body) => body,
-        Err(size) => {
-            let message = format!("the request has {size} bytes or more, and the limit is {BODY_BYTES_MAX}. Nothing was written.");
-            return Outgoing::error(StatusCode::PAYLOAD_TOO_LARGE, &nobody, INVALID_REQUEST, message, None);
+        Err(error) => {
+            return Outgoing::error(error.status(), &nobody, INVALID_REQUEST, format!("{error}. Nothing was written."), None);
         }
     };
     if !edge::is_json(&headers) {

@@ -1,7 +1,7 @@
 //! Counters of the front door, in Prometheus' text form.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::call::Outcome;
@@ -40,8 +40,18 @@ pub struct Retries {
     pub leader_changes: AtomicU64,
 }
 
+/// What becomes of clients' connections.
+#[derive(Default)]
+pub struct Connections {
+    pub open: AtomicUsize,
+    /// Closed as they came, because there were too many.
+    pub refused: AtomicU64,
+    /// Closed because nobody spoke on them in time, or to make room for one that did.
+    pub closed: AtomicU64,
+}
+
 /// The page of `/metrics`.
-pub fn page(catalog: &Catalog, retries: &Retries) -> String {
+pub fn page(catalog: &Catalog, retries: &Retries, connections: &Connections) -> String {
     let mut page = String::new();
     let mut line = |text: std::fmt::Arguments<'_>| {
         // Writing into a String does not fail.
@@ -74,10 +84,15 @@ pub fn page(catalog: &Catalog, retries: &Retries) -> String {
         ("propose_retries", "Attempts of a write after the first.", &retries.propose),
         ("read_retries", "Attempts of a read after the first.", &retries.read),
         ("leader_changes", "Times another leader was seen.", &retries.leader_changes),
+        ("connections_refused", "Connections closed as they came, because there were too many.", &connections.refused),
+        ("connections_timed_out", "Connections closed because nobody spoke on them in time.", &connections.closed),
     ] {
         line(format_args!("# HELP quorate_gateway_{name}_total {help}"));
         line(format_args!("# TYPE quorate_gateway_{name}_total counter"));
         line(format_args!("quorate_gateway_{name}_total {}", counter.load(Relaxed)));
     }
+    line(format_args!("# HELP quorate_gateway_connections Open connections of clients."));
+    line(format_args!("# TYPE quorate_gateway_connections gauge"));
+    line(format_args!("quorate_gateway_connections {}", connections.open.load(Relaxed)));
     page
 }

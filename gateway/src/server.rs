@@ -10,9 +10,9 @@ use axum::extract::{Path, Query, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::routing::{get, post};
-use axum::serve::ListenerExt;
 use ed25519_dalek::VerifyingKey;
 use quorate_domain::refusal::shown;
+use quorate_link::{Expiry, FileError, Front, Link, Mutual, Reloading, Role, exposition};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -26,7 +26,7 @@ use crate::mcp::Listing;
 use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
-use crate::{http, mcp, metrics, tools};
+use crate::{connection, http, mcp, metrics, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -56,19 +56,30 @@ pub struct App {
     pub tools: Catalog,
     everyday: Catalog,
     doors: Doors,
+    link: Link,
+    front: Option<Arc<Reloading<Front>>>,
+    connections: Arc<metrics::Connections>,
     openapi: String,
     calls: Semaphore,
     draining: AtomicBool,
 }
 
 impl App {
-    fn new(settings: Settings) -> Result<Arc<Self>, ConnectError> {
-        let cluster = Cluster::connect(&settings.nodes, settings.cluster_secret.as_deref())?;
+    fn new(settings: Settings) -> Result<Arc<Self>, ServeError> {
+        let link = match settings.tls.clone() {
+            Some(files) => Link::mutual(Mutual::open(files, Role::Gateway, None)?),
+            None => Link::plain(),
+        };
+        let front = settings.front.clone().map(|(certificate, key)| Front::open(certificate, key)).transpose()?;
+        let cluster = Cluster::connect(&settings.nodes, settings.cluster_secret.as_deref(), &link)?;
         let services = Arc::new(Services::new(&settings));
         let tools = services.tools.clone().and_all(&profile::about_tools());
         let mut app = Self {
             everyday: tools.only(&EVERYDAY),
             doors: Doors::new(&settings),
+            link,
+            front,
+            connections: Arc::default(),
             calls: Semaphore::new(settings.calls_max),
             draining: AtomicBool::new(false),
             tokens: Arc::default(),
@@ -86,6 +97,16 @@ impl App {
     pub async fn call(&self, entry: &Arc<Entry>, arguments: Value, ctx: CallContext) -> Result<Answer, CallError> {
         let Ok(_permit) = self.calls.try_acquire() else { return Err(CallError::Overloaded) };
         entry.call(arguments, ctx, &self.cluster).await
+    }
+
+    /// How long the certificates last, and how often changed ones could not be used.
+    fn certificates(&self) -> (Vec<Expiry>, u64) {
+        let (mut expiries, mut failures) = (self.link.expiries(), self.link.reload_failures());
+        if let Some(front) = &self.front {
+            expiries.extend(front.expiries());
+            failures += front.failures();
+        }
+        (expiries, failures)
     }
 
     pub fn is_draining(&self) -> bool {
@@ -106,8 +127,8 @@ pub enum ServeError {
     },
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("serving failed")]
-    Serve(#[source] std::io::Error),
+    #[error("the certificates can't be used: {0}")]
+    Certificates(#[from] FileError),
 }
 
 /// A gateway that listens and does not serve yet.
@@ -124,7 +145,17 @@ pub async fn serve(config: Config, shutdown: impl Future<Output = ()> + Send + '
 
 impl Gateway {
     pub async fn bind(config: Config) -> Result<Self, ServeError> {
-        let settings = config.check()?;
+        let mut settings = config.check()?;
+        let connections_max = connections_possible(settings.patience.connections_max);
+        if connections_max < settings.patience.connections_max {
+            let wanted = settings.patience.connections_max;
+            tracing::warn!(
+                connections_max,
+                wanted,
+                "the system lets this process open fewer files (`ulimit -n`); so many connections it is"
+            );
+            settings.patience.connections_max = connections_max;
+        }
         let asked = settings.listen;
         let listen = |source| ServeError::Listen { address: asked, source };
         let listener = TcpListener::bind(asked).await.map_err(listen)?;
@@ -149,15 +180,10 @@ impl Gateway {
             // Nobody listens any more when the server has failed meanwhile.
             let _ = ended.send(true);
         };
-        // Without it, small answers wait 40 ms for the client's delayed acknowledgement.
-        let listener = listener.tap_io(|tcp| {
-            if let Err(error) = tcp.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY could not be set");
-            }
-        });
-        let server = axum::serve(listener, router(app)).with_graceful_shutdown(signal);
+        tokio::spawn(signal);
+        let (front, patience, connections) = (app.front.clone(), app.settings.patience, app.connections.clone());
         tokio::select! {
-            result = async { server.await } => result.map_err(ServeError::Serve),
+            () = connection::serve(listener, router(app), front, patience, connections, ending.clone()) => Ok(()),
             () = async {
                 // A dropped sender means that the server is ending by itself.
                 let _ = ending.wait_for(|ended| *ended).await;
@@ -168,6 +194,19 @@ impl Gateway {
             }
         }
     }
+}
+
+/// File descriptors that are not for clients: links to the nodes, files, the runtime.
+const FILES_BESIDES: u64 = 128;
+
+/// How many connections there can be: as many as were asked for, or as the system allows once the process has asked for more.
+fn connections_possible(asked: usize) -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Refused: what is allowed now is what counts.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let Some(files) = getrlimit(Resource::Nofile).current else { return asked };
+    asked.min(usize::try_from(files.saturating_sub(FILES_BESIDES)).unwrap_or(usize::MAX)).max(2)
 }
 
 fn router(app: Arc<App>) -> Router {
@@ -251,5 +290,8 @@ async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Respo
 }
 
 async fn metrics_page(State(app): State<Arc<App>>) -> Response<Body> {
-    edge::with_type(StatusCode::OK, "text/plain; version=0.0.4", metrics::page(&app.tools, app.cluster.retries()))
+    let mut page = metrics::page(&app.tools, app.cluster.retries(), &app.connections);
+    let (expiries, failures) = app.certificates();
+    page += &exposition(&expiries, failures);
+    edge::with_type(StatusCode::OK, "text/plain; version=0.0.4", page)
 }

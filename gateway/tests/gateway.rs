@@ -1,5 +1,6 @@
 //! The gateway as its clients see it: raw HTTP in, and true rules behind it.
 
+mod connections;
 mod fake;
 
 use std::collections::BTreeMap;
@@ -247,6 +248,56 @@ async fn every_listed_tool_is_refused_without_its_scope_and_without_a_token() {
         assert_eq!((http.status, http.headers["content-type"].as_str()), (403, "application/problem+json"), "{}", entry.name);
     }
     assert_eq!(world.fake.proposals(), [], "nothing reached the cluster");
+}
+
+/// What is told to everybody: who the caller is, if anybody.
+const OPEN_TO_ALL: [&str; 2] = ["get_agent_identity", "resolve_principal"];
+
+#[tokio::test]
+async fn every_documented_route_asks_for_a_token() {
+    let world = world().await;
+    let documented = http(world.address, "GET", "/v1/openapi.json", &[], "").await.json();
+    let json_body = [("Content-Type".to_string(), "application/json".to_string())];
+    let mut asked = 0;
+    for (path, operations) in documented["paths"].as_object().unwrap() {
+        let tool = path.rsplit('/').next().unwrap();
+        let example = tools::crux().find(tool).map_or(json!({}), |entry| entry.example.clone());
+        for method in operations.as_object().unwrap().keys() {
+            let body = if method == "post" { example.to_string() } else { String::new() };
+            let answer = http(world.address, &method.to_uppercase(), path, &json_body, &body).await;
+            let is_open = OPEN_TO_ALL.contains(&tool);
+            assert!(answer.status == 401 || is_open, "{method} {path}: {} {}", answer.status, answer.text);
+            asked += 1;
+        }
+    }
+    assert!(asked > tools::crux().entries().len(), "every tool is a route");
+}
+
+/// Words with a digit in them are ids, times and counts.
+fn without_ids(text: &str) -> String {
+    let is_word = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
+    let mut out = String::new();
+    for part in text.split_inclusive(|letter| !is_word(letter)) {
+        let word = part.trim_end_matches(|letter| !is_word(letter));
+        out += if word.chars().any(|letter| letter.is_ascii_digit()) { "N" } else { word };
+        out += &part[word.len()..];
+    }
+    out
+}
+
+#[tokio::test]
+async fn what_one_tenant_did_changes_no_tools_answer_to_another() {
+    let (quiet, busy) = (world().await, world().await);
+    for caller in [a(), by("token-operator")] {
+        for entry in tools::crux().entries() {
+            busy.call(&caller, entry.name, entry.example.clone()).await;
+        }
+    }
+    for entry in tools::crux().entries() {
+        let there = quiet.call(&by("token-other"), entry.name, entry.example.clone()).await;
+        let here = busy.call(&by("token-other"), entry.name, entry.example.clone()).await;
+        assert_eq!(without_ids(&here.text), without_ids(&there.text), "{}", entry.name);
+    }
 }
 
 #[tokio::test]
@@ -966,7 +1017,6 @@ async fn without_a_leader_it_is_said_whether_anything_was_written() {
     for node in 1..=3 {
         world.fake.fault(node, Fault::Hangs);
     }
-    // The token is believed for two seconds from the first call on, so these come in time.
     let (checked, stored) = (
         world.call(&a(), "check_punchcard", json!({ "resource": "file://a" })).await,
         world.post(&a(), "/v1/tools/crux/store_fact", &fact.to_string()).await,
@@ -1017,6 +1067,11 @@ fn settings_that_can_not_work_stop_the_start() {
         Config { session_key: "secret".into(), ..good.clone() },
         Config { call_deadline_ms: 1, ..good.clone() },
         Config { calls_max: 0, ..good.clone() },
+        Config { listen: "0.0.0.0:1".into(), listen_certificate: Some("g.pem".into()), listen_key: Some("g.key".into()), ..good.clone() },
+        Config { listen_certificate: Some("g.pem".into()), ..good.clone() },
+        Config { tls_ca: Some("ca.pem".into()), ..good.clone() },
+        Config { connections_max: 1, ..good.clone() },
+        Config { idle_timeout_ms: 0, ..good.clone() },
     ] {
         all += &(told(config) + "\n");
     }
@@ -1024,12 +1079,17 @@ fn settings_that_can_not_work_stop_the_start() {
         &all,
         expect![[r#"
         fine
-        `listen` is no loopback address: 0.0.0.0:1; this version has no TLS and tokens would cross the network in the clear; use 127.0.0.1 behind a TLS proxy
+        `listen` is an address that other machines reach, 0.0.0.0:1, and there is no TLS; tokens would cross the network in the clear: set `listen_certificate` and `listen_key` (`quorate cert gateway` makes both), or listen on 127.0.0.1 behind a TLS proxy
         `listen` is no address such as 127.0.0.1:7400: `here`
         `nodes` names no node; give the gRPC address of one at least
         `session_key` has to be 32 bytes in hex, 64 digits; 6 characters were given
         `call_deadline_ms` is 1,000 to 300,000, not 1
         `calls_max` is 1 or more, not 0
+        fine
+        `listen_certificate` and `listen_key` belong together: set both, or neither
+        `tls_ca` belongs together with tls_certificate and tls_key: set all three, or none of them
+        `connections_max` is 2 or more, not 1
+        `idle_timeout_ms` is 100 to 86400000, not 0
     "#]],
     );
 }

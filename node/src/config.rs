@@ -15,10 +15,17 @@ pub struct Config {
     pub cluster_id: String,
     /// Folder of the replica. It belongs to one node of one cluster for ever.
     pub data: PathBuf,
-    /// Address that gateways and other nodes reach, such as `127.0.0.1:7401`. Loopback only: links are not encrypted yet.
+    /// Address that gateways and other nodes reach, such as `127.0.0.1:7401`. Off loopback only with TLS.
     pub grpc: String,
-    /// Address of health and metrics, such as `127.0.0.1:7501`. Loopback only.
+    /// Address of health and metrics, such as `127.0.0.1:7501`. With TLS set it speaks HTTPS, and asks for no client certificate.
     pub http: String,
+    /// PEM file of the authority that nodes, gateways and operators of the cluster have their certificates from; with the next
+    /// two it turns TLS on. Looked at every two seconds, like those: new connections use what is there by then.
+    pub tls_ca: Option<PathBuf>,
+    /// PEM file of this node's certificate, for the name `node.CLUSTER.quorate.internal`, as `quorate cert node` makes it.
+    pub tls_certificate: Option<PathBuf>,
+    /// PEM file of the key to it. Readable by others: they can be this node.
+    pub tls_key: Option<PathBuf>,
     /// Secret that nodes and gateways show to each other. Without it any local process could speak for any caller.
     pub cluster_secret: Option<String>,
     /// Signs receipts: an Ed25519 secret key, 32 bytes in hex, the same on every node.
@@ -51,6 +58,9 @@ impl Default for Config {
             data: PathBuf::new(),
             grpc: String::new(),
             http: String::new(),
+            tls_ca: None,
+            tls_certificate: None,
+            tls_key: None,
             cluster_secret: None,
             receipt_key: String::new(),
             heartbeat_ms: 100,

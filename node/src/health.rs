@@ -5,19 +5,54 @@
 //! * `/metrics`: Prometheus text.
 
 use std::fmt::Write;
+use std::io;
 
 use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::serve::Listener;
 use axum::{Json, Router};
+use futures::StreamExt;
+use quorate_link::{Incoming, Io, Link};
 use quorate_proto::cluster::StatusResponse;
 use quorate_raft::RaftNode;
 use serde_json::json;
 
 /// The routes.
-pub fn routes(raft: RaftNode) -> Router {
-    Router::new().route("/livez", get(|| async { "ok\n" })).route("/readyz", get(readyz)).route("/metrics", get(metrics)).with_state(raft)
+pub fn routes(raft: RaftNode, link: Link) -> Router {
+    let metrics = get(move |State(raft): State<RaftNode>| async move { metrics(&raft, &link) });
+    Router::new().route("/livez", get(|| async { "ok\n" })).route("/readyz", get(readyz)).route("/metrics", metrics).with_state(raft)
+}
+
+/// Connections of a link, as axum takes them.
+pub struct Door(Incoming);
+
+impl Door {
+    pub fn new(incoming: Incoming) -> Self {
+        Self(incoming)
+    }
+}
+
+impl Listener for Door {
+    type Io = Io;
+    /// Nobody asks who it is.
+    type Addr = ();
+
+    async fn accept(&mut self) -> (Io, ()) {
+        loop {
+            match self.0.next().await {
+                Some(Ok(io)) => return (io, ()),
+                Some(Err(_)) => {}
+                // The runtime is ending.
+                None => return std::future::pending().await,
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 async fn readyz(State(raft): State<RaftNode>, RawQuery(query): RawQuery) -> Response {
@@ -34,8 +69,9 @@ async fn readyz(State(raft): State<RaftNode>, RawQuery(query): RawQuery) -> Resp
     (code, Json(body)).into_response()
 }
 
-async fn metrics(State(raft): State<RaftNode>) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], exposition(&raft.status())).into_response()
+fn metrics(raft: &RaftNode, link: &Link) -> Response {
+    let text = exposition(&raft.status()) + &raft.exposition() + &quorate_link::exposition(&link.expiries(), link.reload_failures());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
 fn exposition(status: &StatusResponse) -> String {

@@ -3,12 +3,15 @@
 //! It puts [`quorate_raft::RaftNode`] behind the wire and decides nothing itself: no rule of the domain, no openraft type and
 //! no RocksDB call stands here. Start reading at [`run`].
 
+mod audit;
 mod config;
+mod guard;
 mod health;
 mod run;
 mod service;
 mod sign;
 
+pub use audit::TARGET as AUDIT_TARGET;
 pub use config::Config;
 pub use run::{Ended, run};
 pub use sign::public_key;

@@ -2,20 +2,21 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use quorate_link::{Files, Front, Link, Mutual, Name, Reloading, Role};
 use quorate_proto::REQUEST_BYTES_MAX;
 use quorate_proto::cluster::cluster_server::ClusterServer;
-use quorate_proto::secret::Want;
 use quorate_raft::{Address, RaftNode};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 use crate::Config;
-use crate::health;
+use crate::guard::Guard;
+use crate::health::{self, Door};
 use crate::service::ClusterService;
 use crate::sign::Signer;
 
@@ -44,12 +45,16 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
         Ok(signer) => signer,
         Err(why) => return Ended::Refused(why),
     };
+    let (link, front) = match (link(&config), front(&config)) {
+        (Ok(link), Ok(front)) => (link, front),
+        (Err(why), _) | (_, Err(why)) => return Ended::Refused(why),
+    };
     // Bound before anything is started, so that a taken port shows at once and no peer finds a closed door.
     let (grpc, http) = match (bind(&config.grpc).await, bind(&config.http).await) {
         (Ok(grpc), Ok(http)) => (grpc, http),
         (Err(why), _) | (_, Err(why)) => return Ended::EngineStopped(why),
     };
-    let raft = match RaftNode::start(engine(&config)).await {
+    let raft = match RaftNode::start(engine(&config, link.clone())).await {
         Ok(raft) => raft,
         Err(error) if error.is_final() => return Ended::Refused(chain(&error)),
         Err(error) => return Ended::EngineStopped(chain(&error)),
@@ -58,19 +63,24 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
 
     let (end, ended) = watch::channel(false);
     let served = {
-        let want = Want::new(config.cluster_secret.clone());
+        let guard = |roles| Guard::new(config.cluster_secret.clone(), &config.cluster_id, roles);
         let cluster = ClusterServer::new(ClusterService::new(raft.clone(), signer))
             .max_decoding_message_size(REQUEST_BYTES_MAX)
             .max_encoding_message_size(4 * REQUEST_BYTES_MAX);
         let router = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
-            .add_service(InterceptedService::new(cluster, want.clone()))
-            .add_service(InterceptedService::new(raft.service().into_server(), want));
-        let incoming = TcpIncoming::from(grpc).with_nodelay(Some(true));
-        tokio::spawn(router.serve_with_incoming_shutdown(incoming, until(ended.clone())))
+            .add_service(InterceptedService::new(cluster, guard(&[Role::Gateway, Role::Operator])))
+            .add_service(InterceptedService::new(raft.service().into_server(), guard(&[Role::Node])));
+        tokio::spawn(router.serve_with_incoming_shutdown(link.listen(grpc), until(ended.clone())))
     };
-    let health = tokio::spawn(axum::serve(http, health::routes(raft.clone())).with_graceful_shutdown(until(ended)).into_future());
+    let health = {
+        let door = match front {
+            Some(front) => Door::new(Link::front(front, http)),
+            None => Door::new(Link::plain().listen(http)),
+        };
+        tokio::spawn(axum::serve(door, health::routes(raft.clone(), link)).with_graceful_shutdown(until(ended)).into_future())
+    };
 
     let outcome = tokio::select! {
         () = stop => Ended::Stopped,
@@ -89,6 +99,23 @@ async fn until(mut ended: watch::Receiver<bool>) {
     let _ = ended.wait_for(|ended| *ended).await;
 }
 
+/// How this node reaches others and is reached: over TLS where its files are named.
+fn link(config: &Config) -> Result<Link, String> {
+    let Some(files) = tls_files(config)? else { return Ok(Link::plain()) };
+    Mutual::open(files, Role::Node, Some(&config.cluster_id)).map(Link::mutual).map_err(|error| chain(&error))
+}
+
+/// The certificate of the door for health and metrics, which is the node's own.
+fn front(config: &Config) -> Result<Option<Arc<Reloading<Front>>>, String> {
+    let Some(files) = tls_files(config)? else { return Ok(None) };
+    Front::open(files.certificate, files.key).map(Some).map_err(|error| chain(&error))
+}
+
+fn tls_files(config: &Config) -> Result<Option<Files>, String> {
+    let files = Files::of_settings(config.tls_ca.as_deref(), config.tls_certificate.as_deref(), config.tls_key.as_deref());
+    files.map_err(|problem| format!("tls_ca {problem}"))
+}
+
 /// What can be refused before anything is touched.
 fn check(config: &Config, may_create: bool) -> Result<Signer, String> {
     if config.node_id == 0 {
@@ -100,10 +127,22 @@ fn check(config: &Config, may_create: bool) -> Result<Signer, String> {
     if config.data.as_os_str().is_empty() {
         return Err("data is missing; name the folder of the replica".into());
     }
+    let has_tls = tls_files(config)?.is_some();
+    if has_tls {
+        Name::new(Role::Node, &config.cluster_id).map_err(|error| error.to_string())?;
+    }
     for (field, address) in [("grpc", &config.grpc), ("http", &config.http)] {
         let parsed: SocketAddr = address.parse().map_err(|_| format!("{field} is `{address}`; write it as 127.0.0.1:7401"))?;
-        if !parsed.ip().is_loopback() {
-            return Err(format!("{field} is {address}: links are not encrypted yet, so a node listens on loopback only"));
+        if !parsed.ip().is_loopback() && !has_tls {
+            return Err(format!(
+                "{field} is {address}, which other machines reach, and this node has no TLS: make a certificate with `quorate cert node` \
+                 and set tls_ca, tls_certificate and tls_key, or listen on 127.0.0.1"
+            ));
+        }
+        if parsed.ip().is_unspecified() && field == "grpc" {
+            return Err(format!(
+                "grpc is {address}, and the others are told this address to reach the node at: name the one they can reach"
+            ));
         }
     }
     let empty = std::fs::read_dir(&config.data).map_or(true, |mut entries| entries.next().is_none());
@@ -123,9 +162,10 @@ async fn bind(address: &str) -> Result<TcpListener, String> {
     TcpListener::bind(address).await.map_err(|error| format!("cannot listen on {address}: {error}"))
 }
 
-fn engine(config: &Config) -> quorate_raft::Config {
+fn engine(config: &Config, link: Link) -> quorate_raft::Config {
     let address = Address { grpc: config.grpc.clone(), http: config.http.clone() };
     let mut engine = quorate_raft::Config::new(config.data.clone(), config.cluster_id.clone(), config.node_id, address);
+    engine.link = link;
     engine.cluster_secret = config.cluster_secret.clone();
     engine.heartbeat_ms = config.heartbeat_ms;
     if let Some(min_ms) = config.election_timeout_min_ms {
@@ -181,7 +221,13 @@ mod tests {
     fn an_address_that_others_can_reach_is_refused_without_encryption() {
         let folder = tempfile::tempdir().expect("a folder");
         let open = Config { grpc: "0.0.0.0:7401".into(), ..config(folder.path()) };
-        assert!(check(&open, true).err().expect("refused").contains("loopback only"));
+        let why = check(&open, true).err().expect("refused");
+        assert!(why.contains("no TLS") && why.contains("`quorate cert node`") && why.contains("127.0.0.1"), "{why}");
+        let halfway = Config { tls_ca: Some("ca.pem".into()), ..open.clone() };
+        assert!(check(&halfway, true).err().expect("refused").contains("set all three"));
+        let files = Config { tls_certificate: Some("n.pem".into()), tls_key: Some("n.key".into()), ..halfway };
+        assert!(check(&files, true).err().expect("refused").contains("name the one they can reach"));
+        assert!(check(&Config { grpc: "10.0.0.1:7401".into(), ..files }, true).is_ok());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! can't be read is the caller's fault (`invalid_argument`); storage that fails is this node's (`internal`), and the engine
 //! stops for it.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use futures::Stream;
 use quorate_domain::machine::Call;
 use quorate_domain::receipt::ReceiptView;
+use quorate_domain::record::CLUSTER;
 use quorate_domain::{Command, Principal, Query, Refusal, RequestId, Revision, Tier, UnixMs, codec, event};
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_server::Cluster;
@@ -20,6 +22,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use crate::audit::{Act, End};
+use crate::guard;
 use crate::sign::Signer;
 
 /// A call whose caller named no deadline is answered by then.
@@ -55,7 +59,7 @@ impl ClusterService {
     }
 }
 
-/// The authenticated caller, as the gateway resolved it. Only holders of the cluster secret get here.
+/// The authenticated caller, as the gateway resolved it. Only those that [`crate::guard`] lets in get here.
 fn principal(caller: Option<wire::Caller>) -> Result<Principal, Status> {
     let caller = caller.ok_or_else(|| Status::invalid_argument("the request names no caller"))?;
     let tier = Tier::parse(&caller.tier).ok_or_else(|| Status::invalid_argument(format!("`{}` is no tier", caller.tier)))?;
@@ -95,15 +99,35 @@ fn refusal_bytes(refusal: &Refusal) -> Bytes {
 impl Cluster for ClusterService {
     async fn propose(&self, request: Request<wire::ProposeRequest>) -> Result<Response<wire::ProposeResponse>, Status> {
         let deadline = deadline(&request);
+        let peer = guard::peer(request.extensions());
+        let operator = guard::only_operators(request.extensions(), "a command of the system itself");
         let request = request.into_inner();
         let command: Command = codec::decode(&request.command).map_err(garbled)?;
+        let caller = principal(request.caller)?;
+        // Gateways speak for callers of tenants, and the system stands above those.
+        if caller.tenant == CLUSTER {
+            operator?;
+        }
+        let act = Act::of(&command).map(|act| (act, caller.clone(), request.request_id.clone()));
         let call = Call {
-            caller: principal(request.caller)?,
+            caller,
             request: RequestId { id: request.request_id, issued_at: UnixMs(request.issued_at_unix_ms), keyed: request.keyed },
             under: request.fencing_token.map(Revision),
             command,
         };
-        let result = match self.raft.propose(call, deadline).await {
+        let proposed = self.raft.propose(call, deadline).await;
+        if let Some((act, by, request_id)) = act {
+            let end = match &proposed {
+                Ok(decided) => match &decided.outcome {
+                    Ok(_) => End::Done { revision: decided.revision.0, replayed: decided.replayed },
+                    Err(refusal) => End::Refused { code: refusal.code() },
+                },
+                Err(ProposeError::NotLeader { .. }) => End::Undecided { why: "not_leader" },
+                Err(ProposeError::Unavailable(_)) => End::Undecided { why: "unavailable" },
+            };
+            act.record(Some(&by), &peer, &request_id, &end);
+        }
+        let result = match proposed {
             Ok(decided) => {
                 use wire::decided::Outcome;
                 let outcome = match decided.outcome {
@@ -169,8 +193,13 @@ impl Cluster for ClusterService {
     }
 
     async fn init(&self, request: Request<wire::InitRequest>) -> Result<Response<wire::InitResponse>, Status> {
-        let members = request.into_inner().members.into_iter().map(|member| (member.id, Address { grpc: member.grpc, http: member.http }));
-        let done = self.raft.init(members.collect()).await;
+        guard::only_operators(request.extensions(), "forming a cluster")?;
+        let peer = guard::peer(request.extensions());
+        let members: BTreeMap<u64, Address> =
+            request.into_inner().members.into_iter().map(|member| (member.id, Address { grpc: member.grpc, http: member.http })).collect();
+        let act = Act { name: "init", subject: format!("nodes {:?}", members.keys().collect::<Vec<_>>()) };
+        let done = self.raft.init(members).await;
+        act.record(None, &peer, "", &ended(done.is_ok()));
         Ok(Response::new(wire::InitResponse { error: done.err().map(|error| error.to_string()).unwrap_or_default() }))
     }
 
@@ -178,7 +207,11 @@ impl Cluster for ClusterService {
         &self,
         request: Request<wire::TransferLeaderRequest>,
     ) -> Result<Response<wire::TransferLeaderResponse>, Status> {
-        let done = self.raft.transfer_leader(request.into_inner().to).await;
+        guard::only_operators(request.extensions(), "handing leadership on")?;
+        let peer = guard::peer(request.extensions());
+        let to = request.into_inner().to;
+        let done = self.raft.transfer_leader(to).await;
+        Act { name: "transfer_leader", subject: format!("to node {to}") }.record(None, &peer, "", &ended(done.is_ok()));
         Ok(Response::new(wire::TransferLeaderResponse { error: done.err().map(|error| error.to_string()).unwrap_or_default() }))
     }
 
@@ -187,13 +220,29 @@ impl Cluster for ClusterService {
         request: Request<wire::ChangeMembershipRequest>,
     ) -> Result<Response<wire::ChangeMembershipResponse>, Status> {
         use wire::change_membership_response::Result as Answer;
+        guard::only_operators(request.extensions(), "a change of the members")?;
+        let peer = guard::peer(request.extensions());
         let deadline = deadline(&request);
         let request = request.into_inner();
         let change = change(request.change)?;
+        let act = membership_act(&change);
         let made = match request.dry_run {
             true => self.raft.check_membership_change(&change).await,
             false => self.raft.change_membership(change, deadline).await,
         };
+        if !request.dry_run {
+            let refused;
+            let end = match &made {
+                Ok(_) => End::Done { revision: 0, replayed: false },
+                Err(MembershipError::Undecided(ProposeError::NotLeader { .. })) => End::Undecided { why: "not_leader" },
+                Err(MembershipError::Undecided(ProposeError::Unavailable(_))) => End::Undecided { why: "unavailable" },
+                Err(error) => {
+                    refused = membership_refused(error).reason;
+                    End::Refused { code: &refused }
+                }
+            };
+            act.record(None, &peer, "", &end);
+        }
         let result = match made {
             Ok(outcome) => Answer::Done(wire::MembershipChanged { changed: outcome == Outcome::Changed }),
             Err(MembershipError::Undecided(ProposeError::NotLeader { leader_id, leader_grpc })) => {
@@ -216,6 +265,21 @@ fn change(change: Option<wire::change_membership_request::Change>) -> Result<Cha
         Asked::Promote(promotion) => Ok(Change::Promote { id: promotion.id, instead_of: promotion.instead_of }),
         Asked::Remove(removal) => Ok(Change::Remove { id: removal.id, force: removal.force }),
     }
+}
+
+fn membership_act(change: &Change) -> Act {
+    let (name, subject) = match change {
+        Change::AddLearner { id, address } => ("member_join", format!("node {id} at {}", address.grpc)),
+        Change::Promote { id, instead_of: None } => ("member_promote", format!("node {id}")),
+        Change::Promote { id, instead_of: Some(old) } => ("member_promote", format!("node {id} instead of {old}")),
+        Change::Remove { id, force } => ("member_remove", format!("node {id} force={force}")),
+    };
+    Act { name, subject }
+}
+
+/// How an act ended that no entry of the log decides.
+fn ended(well: bool) -> End<'static> {
+    if well { End::Done { revision: 0, replayed: false } } else { End::Refused { code: "failed" } }
 }
 
 fn membership_refused(error: &MembershipError) -> wire::MembershipRefused {

@@ -7,17 +7,13 @@
 //! fsyncs: the gap in acknowledged writes is below 1 s in the middle, with room for fsyncs of 30 ms.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::SnapshotPolicy;
+use quorate_link::Link;
 use quorate_storage::{LogOptions, StateOptions};
-use tonic::transport::Endpoint;
 
 use crate::types::Address;
-
-/// Makes a connection's settings out of an address `host:port`; where TLS comes in.
-pub type Dial = Arc<dyn Fn(&str) -> Result<Endpoint, String> + Send + Sync>;
 
 /// Everything a node is told when it starts.
 #[derive(Clone)]
@@ -31,8 +27,8 @@ pub struct Config {
     pub node_id: u64,
     /// How the other members and the gateways reach this node.
     pub address: Address,
-    /// Default: plain HTTP/2.
-    pub dial: Dial,
+    /// How the other members are reached. Default: plain, on loopback.
+    pub link: Link,
     /// Shown to the other members on every call; they refuse calls without theirs. Default none.
     pub cluster_secret: Option<String>,
 
@@ -91,7 +87,7 @@ impl Config {
             lineage: 0,
             node_id,
             address,
-            dial: Arc::new(plain),
+            link: Link::plain(),
             cluster_secret: None,
             heartbeat_ms: 100,
             election_timeout_ms_min: 300,
@@ -171,9 +167,4 @@ impl Config {
         };
         config.validate().map_err(|error| error.to_string())
     }
-}
-
-/// Plain HTTP/2 to `host:port`.
-pub fn plain(address: &str) -> Result<Endpoint, String> {
-    Endpoint::from_shared(format!("http://{address}")).map_err(|error| format!("`{address}` is no address: {error}"))
 }

@@ -11,7 +11,7 @@
 //! * [`log`], [`machine`] and [`keeper`]: what is on disk, and what may go from it.
 //! * [`peers`], [`network`], [`server`] and [`transfer`]: between nodes.
 //! * [`clock`], [`proposer`] and [`read`]: from calls to entries, and from states to answers.
-//! * [`membership`]: who takes part.
+//! * [`membership`]: who takes part; [`meter`]: what is counted.
 //! * [`config`] and [`node`]: all of it, started and stopped.
 
 pub mod clock;
@@ -21,6 +21,7 @@ mod keeper;
 mod log;
 mod machine;
 pub mod membership;
+mod meter;
 mod network;
 pub mod node;
 pub mod peers;

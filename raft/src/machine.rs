@@ -29,6 +29,7 @@ use tokio::sync::{oneshot, watch};
 use crate::clock;
 use crate::form::{self, AppliedForm};
 use crate::log::fault;
+use crate::meter::Meter;
 use crate::types::{CommittedLeaderId, Entry, LogId, SnapshotMeta, StoredMembership, TypeConfig};
 
 /// Entries in one commit. More would only make their answers late.
@@ -45,6 +46,7 @@ pub struct Applied {
     origin: Bytes,
     marker: Mutex<AppliedForm>,
     index: watch::Sender<u64>,
+    pub meter: Meter,
     /// Snapshots on their way, by when they began: the log behind them must stay.
     floors: Mutex<BTreeMap<u64, u64>>,
     /// The last snapshot that was made to be sent, for the next attempt to go on with.
@@ -70,6 +72,7 @@ impl Applied {
             origin,
             marker: Mutex::new(marker),
             index,
+            meter: Meter::default(),
             floors: Mutex::default(),
             prepared: tokio::sync::Mutex::new(None),
             prepared_index: Mutex::new(None),
@@ -113,6 +116,7 @@ impl Applied {
     }
 
     fn apply(&self, batch: Vec<Item>) -> io::Result<()> {
+        let (start, entries) = (Instant::now(), batch.len());
         let mut marker = lock(&self.marker).clone();
         let mut overlay = Overlay::new(&*self.state);
         let mut answers = Vec::with_capacity(batch.len());
@@ -123,6 +127,8 @@ impl Applied {
         }
         self.state.commit(overlay.into_writes(), marker.encode()).map_err(fault)?;
         self.publish(marker);
+        self.meter.apply_us.add(start.elapsed().as_micros() as u64);
+        self.meter.apply_entries.add(entries as u64);
         for (responder, answer) in answers {
             if let Some(responder) = responder {
                 responder.send(answer);

@@ -26,6 +26,7 @@ use openraft::raft::{
 };
 use openraft::{OptionalSend, Snapshot};
 use quorate_domain::codec;
+use quorate_link::Link;
 use quorate_proto::raft::raft_client::RaftClient;
 use quorate_proto::raft::{RaftRequest, RaftResponse};
 use quorate_proto::secret::Show;
@@ -43,8 +44,8 @@ use crate::form::{
 };
 use crate::machine::SnapshotFiles;
 use crate::peers::{Peers, Seldom};
+use crate::transfer;
 use crate::types::{Address, CommittedLeaderId, LogId, MetricsReceiver, TypeConfig, Vote};
-use crate::{config, transfer};
 
 /// Answers to appends and snapshots fit easily; requests carry one batch of entries, or one larger entry.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -68,7 +69,7 @@ pub enum Lane {
 /// The connections of this node. Shared by all of openraft's clients, which come and go with each leadership.
 pub struct Links {
     pub peers: Arc<Peers>,
-    dial: config::Dial,
+    link: Link,
     secret: Show,
     /// How long opening a connection or a stream may take.
     pub open_max: Duration,
@@ -82,7 +83,7 @@ impl Links {
     pub fn new(peers: Arc<Peers>, config: &Config) -> Result<Arc<Self>, InvalidMetadataValue> {
         Ok(Arc::new(Self {
             peers,
-            dial: Arc::clone(&config.dial),
+            link: config.link.clone(),
             secret: Show::new(config.cluster_secret.as_deref())?,
             open_max: config.lease(),
             snapshot_stall: Duration::from_millis(config.snapshot_stall_ms),
@@ -119,16 +120,16 @@ impl Links {
         {
             return Ok(client.clone());
         }
-        let endpoint = (self.dial)(&address.grpc).map_err(unreachable)?;
-        let channel = endpoint
-            .connect_timeout(self.open_max)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(KEEP_ALIVE)
-            .keep_alive_timeout(KEEP_ALIVE)
-            .keep_alive_while_idle(true)
-            .initial_stream_window_size(8 << 20)
-            .initial_connection_window_size(16 << 20)
-            .connect_lazy();
+        let channel = self.link.lazy(&address.grpc, |endpoint| {
+            endpoint
+                .connect_timeout(self.open_max)
+                .http2_keep_alive_interval(KEEP_ALIVE)
+                .keep_alive_timeout(KEEP_ALIVE)
+                .keep_alive_while_idle(true)
+                .initial_stream_window_size(8 << 20)
+                .initial_connection_window_size(16 << 20)
+        });
+        let channel = channel.map_err(|error| unreachable(format!("`{}` is no address: {error}", address.grpc)))?;
         let client = RaftClient::with_interceptor(channel, self.secret.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -298,7 +299,8 @@ fn append_result(reply: AppendReplyForm) -> StreamAppendResult<TypeConfig> {
 /// A refusal by name is worth a warning: it does not heal by itself.
 fn told(status: &Status) -> String {
     static WARNED: Seldom = Seldom::new();
-    if status.code() == Code::FailedPrecondition && WARNED.again() {
+    let refused = matches!(status.code(), Code::FailedPrecondition | Code::PermissionDenied | Code::Unauthenticated);
+    if refused && WARNED.again() {
         tracing::warn!(reason = status.message(), "a peer refuses this node");
     }
     format!("{}: {}", status.code(), status.message())

@@ -163,7 +163,7 @@ impl RaftNode {
 
         let contact = Arc::<Contact>::default();
         let reader = Reader::start(raft.clone(), Arc::clone(&applied), links, Arc::clone(&contact), config.lease());
-        let proposer = Proposer::start(raft.clone(), &config);
+        let proposer = Proposer::start(raft.clone(), Arc::clone(&applied), &config);
         let incoming = Arc::new(Incoming::new(snapshots, origin));
         let service = RaftService { raft: raft.clone(), peers, reader: reader.clone(), contact, incoming };
         let (stop, stopped) = watch::channel(None);
@@ -317,6 +317,12 @@ impl RaftNode {
             http: self.inner.config.address.http.clone(),
             member_id_max: self.inner.applied.members_ever().last().copied().unwrap_or_default(),
         }
+    }
+
+    /// Counters and histograms of this node's work, as Prometheus text.
+    pub fn exposition(&self) -> String {
+        let applied = &self.inner.applied;
+        applied.meter.exposition(applied.log.meter(), self.inner.proposer.waiting())
     }
 
     fn not_ready(&self, metrics: &Metrics, applied: u64) -> Vec<&'static str> {

@@ -27,6 +27,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout_at};
 
 use crate::clock::{self, LeaseMark};
 use crate::config::Config;
+use crate::machine::Applied;
 use crate::types::{MetricsReceiver, Proposal, Raft, TypeConfig};
 use crate::unavailable::{ProposeError, Reason, Unavailable};
 
@@ -59,6 +60,7 @@ impl Lane {
 #[derive(Clone)]
 pub struct Proposer {
     raft: Raft,
+    applied: Arc<Applied>,
     leases: mpsc::Sender<Queued>,
     calls: mpsc::Sender<Queued>,
     queue_age_ms_max: u64,
@@ -82,11 +84,12 @@ const SUBMITTED: u8 = 1;
 const ABANDONED: u8 = 2;
 
 impl Proposer {
-    pub fn start(raft: Raft, config: &Config) -> Self {
+    pub fn start(raft: Raft, applied: Arc<Applied>, config: &Config) -> Self {
         let (leases, leases_queue) = mpsc::channel(config.queue_max);
         let (calls, calls_queue) = mpsc::channel(config.queue_max);
         let task = Task {
             raft: raft.clone(),
+            applied: Arc::clone(&applied),
             metrics: raft.metrics(),
             leases: leases_queue,
             calls: calls_queue,
@@ -101,7 +104,7 @@ impl Proposer {
             last: Instant::now(),
         };
         tokio::spawn(task.run());
-        Self { raft, leases, calls, queue_age_ms_max: config.queue_age_ms_max }
+        Self { raft, applied, leases, calls, queue_age_ms_max: config.queue_age_ms_max }
     }
 
     /// Has the log decide a call. Answers by `deadline`.
@@ -115,11 +118,18 @@ impl Proposer {
         let state = Arc::new(AtomicU8::new(WAITING));
         let queued = Queued { call, since: Instant::now(), state: Arc::clone(&state), to };
         lane.try_send(queued).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => self.overloaded("the queue of proposals is full"),
+            mpsc::error::TrySendError::Full(_) => {
+                self.applied.meter.refused_full.fetch_add(1, Ordering::Relaxed);
+                self.overloaded("the queue of proposals is full")
+            }
             mpsc::error::TrySendError::Closed(_) => stopping(),
         })?;
         match timeout_at(deadline.into(), answer).await {
-            Ok(Ok(answer)) => decided(answer),
+            Ok(Ok(answer)) => {
+                let decided = decided(answer)?;
+                self.applied.meter.replayed.fetch_add(u64::from(decided.replayed), Ordering::Relaxed);
+                Ok(decided)
+            }
             // Dropped unanswered, by openraft or with the task: what was submitted may stand in the log.
             Ok(Err(_)) => Err(Unavailable { maybe_written: state.load(Ordering::Acquire) == SUBMITTED, ..stopping() }.into()),
             Err(_) => {
@@ -128,6 +138,11 @@ impl Proposer {
                 Err(Unavailable { maybe_written: !taken_back, ..timeout }.into())
             }
         }
+    }
+
+    /// Proposals in the lanes now.
+    pub fn waiting(&self) -> usize {
+        [&self.leases, &self.calls].map(|lane| lane.max_capacity() - lane.capacity()).iter().sum()
     }
 
     fn overloaded(&self, detail: &str) -> Unavailable {
@@ -169,6 +184,7 @@ pub(crate) fn not_leader(forward: ForwardToLeader<TypeConfig>) -> ProposeError {
 /// The one task.
 struct Task {
     raft: Raft,
+    applied: Arc<Applied>,
     metrics: MetricsReceiver,
     leases: mpsc::Receiver<Queued>,
     calls: mpsc::Receiver<Queued>,
@@ -272,7 +288,7 @@ impl Task {
         }
         match self.raft.client_write_many(proposals).await {
             Ok(answers) => {
-                tokio::spawn(hand_out(answers, callers, permit, Arc::clone(&self.answered)));
+                tokio::spawn(hand_out(answers, callers, permit, Arc::clone(&self.answered), Arc::clone(&self.applied)));
             }
             // openraft has stopped: the callers' channels are dropped, which tells them.
             Err(fatal) => tracing::warn!(%fatal, "cannot propose"),
@@ -281,12 +297,15 @@ impl Task {
 
     /// A call that is still wanted, and whoever waits for its answer.
     fn take(&self, queued: Queued) -> Option<(Call, oneshot::Sender<Answer>)> {
-        if queued.since.elapsed() > self.queue_age_max {
+        let waited = queued.since.elapsed();
+        if waited > self.queue_age_max {
+            self.applied.meter.refused_old.fetch_add(1, Ordering::Relaxed);
             let overloaded = Unavailable::new(Reason::Overloaded, "proposals wait too long", self.queue_age_max.as_millis() as u64);
             refuse(queued, overloaded.into());
             return None;
         }
         let is_wanted = queued.state.compare_exchange(WAITING, SUBMITTED, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        self.applied.meter.queue_us.add(waited.as_micros() as u64);
         is_wanted.then_some((queued.call, queued.to))
     }
 
@@ -317,11 +336,16 @@ async fn hand_out(
     callers: Vec<oneshot::Sender<Answer>>,
     permit: OwnedSemaphorePermit,
     answered: Arc<Notify>,
+    applied: Arc<Applied>,
 ) {
+    let submitted = Instant::now();
     for to in callers {
         match answers.next().await {
             // The caller may have given up at its deadline; the outcome then stands in the deduplication rows for its retry.
-            Some(Ok(answer)) => drop(to.send(Ok(answer))),
+            Some(Ok(answer)) => {
+                applied.meter.decide_us.add(submitted.elapsed().as_micros() as u64);
+                drop(to.send(Ok(answer)));
+            }
             // openraft has stopped; the rest learns it by their dropped channels.
             Some(Err(_)) | None => break,
         }

@@ -11,6 +11,7 @@
 //! way of that one request.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -85,8 +86,9 @@ pub struct Reader {
 impl Reader {
     pub fn start(raft: Raft, applied: Arc<Applied>, links: Arc<Links>, contact: Arc<Contact>, round_max: Duration) -> Self {
         let as_leader = {
-            let raft = raft.clone();
+            let (raft, applied) = (raft.clone(), Arc::clone(&applied));
             Rounds::start(move || {
+                applied.meter.read_rounds.fetch_add(1, Ordering::Relaxed);
                 let raft = raft.clone();
                 Box::pin(async move { confirm(&raft).await })
             })
@@ -105,6 +107,7 @@ impl Reader {
     pub async fn at(&self, consistency: Consistency, deadline: Instant) -> Result<ReadAt, ReadError> {
         match consistency {
             Consistency::Linearizable => {
+                self.applied.meter.reads.fetch_add(1, Ordering::Relaxed);
                 let index = self.index(deadline).await?;
                 self.wait_applied(index, deadline).await?;
                 self.view(Some(Duration::ZERO))

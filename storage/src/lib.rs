@@ -10,9 +10,11 @@
 //!   a damaged log is found before RocksDB opens it, and [`probe`] measures the disk before the node starts.
 //! * [`state`]: the state machine. No WAL, one batch per commit, always on disk at the boundary of a batch.
 //! * [`snapshot`]: the state as a directory of files that can be sent, resumed, checked and installed.
+//! * [`histogram`]: what is counted along the way.
 //! * `durable` and `rocks`: files that are there whole or not at all, and what both databases share.
 
 mod durable;
+pub mod histogram;
 pub mod identity;
 pub mod log;
 pub mod probe;
@@ -22,7 +24,7 @@ pub mod state;
 mod wal;
 
 pub use identity::{Claim, DataDir, Identity, IdentityError};
-pub use log::{LogOptions, LogStats, LogStore};
+pub use log::{LogMeter, LogOptions, LogStats, LogStore};
 pub use probe::{FsyncProbe, probe_fsync};
 pub use quorate_domain::StorageError;
 pub use snapshot::{FileEntry, Manifest, Receiver, Snapshot, Snapshots, TransferError};

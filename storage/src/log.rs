@@ -27,6 +27,7 @@ use rocksdb::{
 
 use self::sealed::{index_of, seal, unseal};
 use self::view::{Change, Purged, Queued, View};
+use crate::histogram::{COUNTS, DURATIONS_US, Histogram};
 use crate::probe::percentile;
 use crate::rocks::{self, failed};
 use crate::{durable, wal};
@@ -72,6 +73,13 @@ pub struct LogStats {
     pub queued_bytes: usize,
 }
 
+/// What the writer counts of its groups.
+pub struct LogMeter {
+    /// Batch, write and sync.
+    pub sync_us: Histogram,
+    pub group_entries: Histogram,
+}
+
 /// The log of one node.
 pub struct LogStore {
     shared: Arc<Shared>,
@@ -92,6 +100,7 @@ impl LogStore {
             work: Condvar::new(),
             room: Condvar::new(),
             measured: Mutex::default(),
+            meter: LogMeter { sync_us: Histogram::new(DURATIONS_US), group_entries: Histogram::new(COUNTS) },
             #[cfg(test)]
             faults: tests::Faults::default(),
         });
@@ -218,6 +227,10 @@ impl LogStore {
         }
     }
 
+    pub fn meter(&self) -> &LogMeter {
+        &self.shared.meter
+    }
+
     pub fn stats(&self) -> LogStats {
         let queued_bytes = self.shared.lock().queued_bytes;
         self.shared.measured().stats(queued_bytes)
@@ -267,6 +280,7 @@ struct Shared {
     /// The queue was taken.
     room: Condvar,
     measured: Mutex<Measured>,
+    meter: LogMeter,
     #[cfg(test)]
     faults: tests::Faults,
 }
@@ -349,7 +363,10 @@ impl Shared {
             let mut synced = WriteOptions::default();
             synced.set_sync(true);
             self.db.write_opt(batch, &synced).map_err(failed("cannot write to the log"))?;
-            self.measured().add(group.len() as u64, written, start.elapsed().as_micros() as u64);
+            let took_us = start.elapsed().as_micros() as u64;
+            self.measured().add(group.len() as u64, written, took_us);
+            self.meter.sync_us.add(took_us);
+            self.meter.group_entries.add(written);
         }
         Ok(())
     }

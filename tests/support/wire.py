@@ -51,9 +51,12 @@ class Answer:
 class Client:
     """One connection, for one thread. Through `/mcp/crux` (`via="mcp"`) or `/v1/tools/crux/...` (`via="http"`)."""
 
-    def __init__(self, base, token, via="mcp", timeout=60.0):
+    def __init__(self, base, token, via="mcp", timeout=60.0, context=None):
+        """`context` says whom to trust, for a base of `https`."""
         parts = urllib.parse.urlsplit(base)
         self._host, self._port, self._timeout = parts.hostname, parts.port, timeout
+        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._options = {"context": context} if parts.scheme == "https" else {}
         self.token, self.via = token, via
         self.session = None
         self._connection, self._ready, self._id = None, False, 0
@@ -78,7 +81,7 @@ class Client:
         merged = {name: value for name, value in {**self.headers(), **(headers or {})}.items() if value is not NOTHING}
         fresh = self._connection is None
         if fresh:
-            self._connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+            self._connection = self._kind(self._host, self._port, timeout=self._timeout, **self._options)
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a body refused early still has an answer
                 self._connection.request(method, path, body=body, headers=merged)
