@@ -10,9 +10,11 @@
 //!   a damaged log is found before RocksDB opens it, and [`probe`] measures the disk before the node starts.
 //! * [`state`]: the state machine. No WAL, one batch per commit, always on disk at the boundary of a batch.
 //! * [`snapshot`]: the state as a directory of files that can be sent, resumed, checked and installed.
-//! * `durable` and `rocks`: files that are there whole or not at all, and what both databases share.
+//! * [`archive`]: many files in one that leaves the cluster.
+//! * [`durable`] and `rocks`: files that are there whole or not at all, and what both databases share.
 
-mod durable;
+pub mod archive;
+pub mod durable;
 pub mod identity;
 pub mod log;
 pub mod probe;
@@ -26,4 +28,4 @@ pub use log::{LogOptions, LogStats, LogStore};
 pub use probe::{FsyncProbe, probe_fsync};
 pub use quorate_domain::StorageError;
 pub use snapshot::{FileEntry, Manifest, Receiver, Snapshot, Snapshots, TransferError};
-pub use state::{StateOptions, StateStore, StateView};
+pub use state::{StateDigest, StateOptions, StateStore, StateView};
