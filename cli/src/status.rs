@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use quorate_proto::cluster::cluster_client::ClusterClient;
-use quorate_proto::cluster::{StatusRequest, StatusResponse};
+use quorate_proto::cluster::{StatusRequest, StatusResponse, operator_client};
 use quorate_proto::secret::Show;
 use serde::Serialize;
 use tonic::service::interceptor::InterceptedService;
@@ -26,8 +26,22 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(1_500);
 
 pub type Client = ClusterClient<InterceptedService<Channel, Show>>;
 
+/// What only operators ask.
+pub type OperatorClient = operator_client::OperatorClient<InterceptedService<Channel, Show>>;
+
 /// A connection to one node.
 pub async fn connect(address: &str, cluster_secret: Option<&str>) -> Result<Client, Failure> {
+    let (channel, show) = dial(address, cluster_secret).await?;
+    Ok(ClusterClient::with_interceptor(channel, show))
+}
+
+/// The same, for what only operators ask.
+pub async fn connect_operator(address: &str, cluster_secret: Option<&str>) -> Result<OperatorClient, Failure> {
+    let (channel, show) = dial(address, cluster_secret).await?;
+    Ok(operator_client::OperatorClient::with_interceptor(channel, show))
+}
+
+async fn dial(address: &str, cluster_secret: Option<&str>) -> Result<(Channel, Show), Failure> {
     let show = Show::new(cluster_secret).map_err(|error| Failure::config(format!("the cluster secret is wrong: {error}")))?;
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| Failure::usage(format!("`{address}` is no address: {error}")))?
@@ -35,7 +49,7 @@ pub async fn connect(address: &str, cluster_secret: Option<&str>) -> Result<Clie
         .tcp_nodelay(true);
     let channel =
         endpoint.connect().await.map_err(|error| Failure::unavailable(format!("no node answers at {address}: {}", cause(&error))))?;
-    Ok(ClusterClient::with_interceptor(channel, show))
+    Ok((channel, show))
 }
 
 /// What is at the bottom of an error: a transport error says only there what went wrong.

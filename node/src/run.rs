@@ -2,10 +2,12 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_proto::REQUEST_BYTES_MAX;
 use quorate_proto::cluster::cluster_server::ClusterServer;
+use quorate_proto::cluster::operator_server::OperatorServer;
 use quorate_proto::secret::Want;
 use quorate_raft::{Address, RaftNode};
 use tokio::net::TcpListener;
@@ -16,6 +18,7 @@ use tonic::transport::server::TcpIncoming;
 
 use crate::Config;
 use crate::health;
+use crate::operator::OperatorService;
 use crate::service::ClusterService;
 use crate::sign::Signer;
 
@@ -59,6 +62,8 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
     let (end, ended) = watch::channel(false);
     let served = {
         let want = Want::new(config.cluster_secret.clone());
+        let signer = Arc::new(signer);
+        let operator = OperatorServer::new(OperatorService::new(raft.clone(), Arc::clone(&signer)));
         let cluster = ClusterServer::new(ClusterService::new(raft.clone(), signer))
             .max_decoding_message_size(REQUEST_BYTES_MAX)
             .max_encoding_message_size(4 * REQUEST_BYTES_MAX);
@@ -66,6 +71,7 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .add_service(InterceptedService::new(cluster, want.clone()))
+            .add_service(InterceptedService::new(operator, want.clone()))
             .add_service(InterceptedService::new(raft.service().into_server(), want));
         let incoming = TcpIncoming::from(grpc).with_nodelay(Some(true));
         tokio::spawn(router.serve_with_incoming_shutdown(incoming, until(ended.clone())))
@@ -126,6 +132,7 @@ async fn bind(address: &str) -> Result<TcpListener, String> {
 fn engine(config: &Config) -> quorate_raft::Config {
     let address = Address { grpc: config.grpc.clone(), http: config.http.clone() };
     let mut engine = quorate_raft::Config::new(config.data.clone(), config.cluster_id.clone(), config.node_id, address);
+    engine.lineage = config.lineage;
     engine.cluster_secret = config.cluster_secret.clone();
     engine.heartbeat_ms = config.heartbeat_ms;
     if let Some(min_ms) = config.election_timeout_min_ms {
@@ -143,7 +150,7 @@ fn engine(config: &Config) -> quorate_raft::Config {
 }
 
 /// An error and all its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

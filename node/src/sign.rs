@@ -2,9 +2,10 @@
 //!
 //! Ed25519 is deterministic, so every node gives the same signature for the same receipt, and none needs to be stored.
 
-use ed25519_dalek::{Signer as _, SigningKey};
+use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use quorate_domain::identity::key_fingerprint;
 use quorate_domain::receipt::ReceiptView;
+use serde::{Deserialize, Serialize};
 
 /// The cluster's receipt key.
 pub struct Signer {
@@ -31,6 +32,51 @@ impl Signer {
             let signature = self.key.sign(&link_hash);
             receipt.signature = Some((self.key_id.clone(), hex::encode(signature.to_bytes())));
         }
+    }
+}
+
+/// Stands before the bytes of a backup's manifest when they are signed, so that no other signature of this key fits them.
+const BACKUP: &[u8] = b"quorate backup manifest 1\0";
+
+/// The signature of a backup's manifest, as a file of the archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seal {
+    /// Fingerprint of the public key, as in receipts.
+    pub key_id: String,
+    /// Ed25519, in hex.
+    pub public_key: String,
+    /// Over [`BACKUP`] and the manifest's bytes, in hex.
+    pub signature: String,
+}
+
+impl Signer {
+    pub fn seal(&self, manifest: &[u8]) -> Seal {
+        let signature = self.key.sign(&[BACKUP, manifest].concat());
+        let public_key = hex::encode(self.key.verifying_key().to_bytes());
+        Seal { key_id: self.key_id.clone(), public_key, signature: hex::encode(signature.to_bytes()) }
+    }
+}
+
+impl Seal {
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // Three strings, into a Vec.
+        serde_json::to_vec(self).expect("a seal always encodes")
+    }
+
+    /// Reads a seal and checks it. Only the very bytes that [`Seal::to_bytes`] makes are taken.
+    pub fn open(bytes: &[u8], manifest: &[u8]) -> Result<Self, String> {
+        let seal: Seal = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let fixed = |text: &str| hex::decode(text).map_err(|error| error.to_string());
+        let public: [u8; 32] = fixed(&seal.public_key)?.try_into().map_err(|_| "the public key is not 32 bytes")?;
+        let signature: [u8; 64] = fixed(&seal.signature)?.try_into().map_err(|_| "the signature is not 64 bytes")?;
+        let key = VerifyingKey::from_bytes(&public).map_err(|error| error.to_string())?;
+        key.verify_strict(&[BACKUP, manifest].concat(), &Signature::from_bytes(&signature))
+            .map_err(|_| "the signature does not fit the manifest")?;
+        if seal.key_id != key_fingerprint(&public) || seal.to_bytes() != bytes {
+            return Err("it is not as it was written".into());
+        }
+        Ok(seal)
     }
 }
 

@@ -63,9 +63,10 @@ def family(root):
 class Deployment:
     """Three nodes and a gateway under the supervisor of `quorate dev`."""
 
-    def __init__(self, environment=None):
+    def __init__(self, environment=None, data=None):
+        """On a fresh folder, or on one that is there and stays."""
         self._home = pathlib.Path(tempfile.mkdtemp(prefix="quorate-test-"))
-        self.data = self._home / "data"
+        self.data = pathlib.Path(data) if data else self._home / "data"
         self._environment = {**os.environ, **(environment or {})}
         self._others = []
         self._process = None
@@ -182,6 +183,15 @@ class Deployment:
         """The same, without waiting for its end."""
         command = [str(executable()), *map(str, words), "--json", "--data", str(self.data)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def halt(self):
+        """Stops what dev runs, and leaves the folder."""
+        self._end(self._process)
+        self._process = None
+
+    def go_on(self):
+        """Starts dev again on the same folder."""
+        self.info = self._launch()
 
     # -------- more processes
 
