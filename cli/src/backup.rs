@@ -3,17 +3,19 @@
 //! The file stands under its name only after all of it was read back and found right; see [`quorate_node::backup`] for what
 //! is in it. `--verify` does that reading alone, of a file that is there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::Args;
 use quorate_node::backup::{self, BackupError, Checked, DEPLOYMENT, Taking};
 use quorate_proto::cluster::backup_part::Part;
 use quorate_proto::cluster::{BackupFile, BackupRequest};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::deployment::{Deployment, Nodes, Target};
 use crate::exit::Failure;
+use crate::founding::Scratch;
 use crate::output;
 use crate::status::{NodeStatus, connect_operator, survey};
 
@@ -37,6 +39,12 @@ pub struct Backup {
     /// Take what the most advanced node has: the last resort of a cluster without a quorum
     #[arg(long)]
     stale: bool,
+    /// Of a stopped node's folder instead, with all that its log holds: the last resort when no node can run any more
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["verify", "stale"], requires = "receipt_key_file")]
+    of_stopped: Option<PathBuf>,
+    /// With --of-stopped: a file with the cluster's receipt key, 32 bytes in hex, which signs the backup
+    #[arg(long, value_name = "FILE", requires = "of_stopped")]
+    receipt_key_file: Option<PathBuf>,
     /// Leave the deployment's tokens and private keys out; `restore` then needs --receipt-key-file
     #[arg(long)]
     without_secrets: bool,
@@ -68,11 +76,18 @@ impl Backup {
     pub async fn run(self) -> Result<(), Failure> {
         if self.verify {
             let checked = backup::check(&self.file, self.public_key.as_deref()).map_err(failed)?;
-            output::print(self.target.json, &self.told(&checked), &format!("{} is whole: {}", self.file.display(), line(&checked)));
+            self.tell(&checked);
             return Ok(());
         }
         if self.file.exists() {
             return Err(Failure::usage(format!("{} is there already: name another file", self.file.display())));
+        }
+        if let (Some(folder), Some(key)) = (self.of_stopped.clone(), self.receipt_key_file.clone()) {
+            let file = self.file.clone();
+            let taken = tokio::task::spawn_blocking(move || of_stopped(&folder, &key, &file)).await;
+            let checked = taken.context("the backup did not end")??;
+            self.tell(&checked);
+            return Ok(());
         }
         let nodes = self.target.nodes()?;
         let deployment = self.deployment()?;
@@ -82,7 +97,7 @@ impl Backup {
             for node in self.candidates(&nodes).await {
                 match self.take(&node, &nodes, deployment.as_deref()).await {
                     Ok(checked) => {
-                        output::print(self.target.json, &self.told(&checked), &format!("{}: {}", self.file.display(), line(&checked)));
+                        self.tell(&checked);
                         return Ok(());
                     }
                     Err(Attempt::Final(failure)) => return Err(failure),
@@ -142,15 +157,16 @@ impl Backup {
         Ok(finished.map_err(|error| Attempt::Final(Failure::failed(format!("the backup was not read back: {error}"))))??)
     }
 
-    fn told(&self, checked: &Checked) -> Value {
+    fn tell(&self, checked: &Checked) {
         let manifest = &checked.manifest;
-        json!({
+        let json = json!({
             "ok": true, "file": self.file.display().to_string(), "id": checked.id, "cluster_id": manifest.cluster_id,
             "lineage": manifest.lineage, "revision": manifest.revision, "term": manifest.term, "taken_by": manifest.taken_by,
             "taken_at_unix_ms": manifest.taken_at_unix_ms, "members": manifest.members, "files": manifest.files.len(),
             "size_bytes": manifest.size_bytes(), "public_key": checked.seal.public_key, "key_id": checked.seal.key_id,
             "holds_secrets": checked.deployment.is_some(), "verified": true,
-        })
+        });
+        output::print(self.target.json, &json, &format!("{} is whole: {}", self.file.display(), line(checked)));
     }
 }
 
@@ -166,6 +182,15 @@ fn line(checked: &Checked) -> String {
         manifest.size_bytes(),
         checked.seal.key_id
     )
+}
+
+fn of_stopped(folder: &Path, key: &Path, file: &Path) -> Result<Checked, Failure> {
+    let key = std::fs::read_to_string(key).with_context(|| format!("cannot read {}", key.display()))?;
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".copying");
+    // Where the backup goes there is room for as much again.
+    let scratch = Scratch::make(beside.into())?;
+    backup::of_stopped(folder, key.trim(), &scratch.0, file).map_err(failed)
 }
 
 pub fn failed(error: BackupError) -> Failure {

@@ -13,8 +13,9 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use quorate_proto::cluster as wire;
-use quorate_raft::backup::{ArchiveError, Checkpoint, FileEntry, Place, Reader, StorageError, TransferError, Unpacked, Writer};
+use quorate_raft::backup::{ArchiveError, Contents, FileEntry, Place, Reader, StorageError, TransferError, Unpacked, Writer};
 pub use quorate_raft::backup::{Snapshot, hash};
+use quorate_raft::found::{self, FoundError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -77,6 +78,14 @@ pub enum BackupError {
     OtherKey { found: String, wanted: String },
     #[error("the node sent what its manifest does not say: {0}")]
     Sent(String),
+    #[error("`{0}` can't be attached to a backup")]
+    Attached(String),
+    #[error("the receipt key can't be used: {0}")]
+    Key(String),
+    #[error(transparent)]
+    Found(#[from] FoundError),
+    #[error("nobody reads the backup any more")]
+    Unread,
     #[error(transparent)]
     Transfer(#[from] TransferError),
     #[error("{}", crate::run::chain(.0))]
@@ -119,67 +128,92 @@ impl Manifest {
     }
 }
 
-// ------------------------------------------------------------------ on a node
+// ------------------------------------------------------------------ where the state is
 
-/// The head of a backup: its manifest and the seal of that.
-pub(crate) fn head(
-    checkpoint: &Checkpoint,
-    status: &wire::StatusResponse,
-    signer: &Signer,
-    attached: Vec<wire::BackupFile>,
-) -> wire::BackupHead {
-    let attached = attached.into_iter().map(|file| FileEntry { name: file.name, size_bytes: file.size_bytes, blake3: file.blake3 });
-    let of_state = checkpoint.files().iter().map(|file| FileEntry { name: format!("{STATE}{}", file.name), ..file.clone() });
-    let member = |member: &quorate_raft::backup::Member| Member {
-        id: member.id,
-        grpc: member.address.grpc.clone(),
-        http: member.address.http.clone(),
-        voter: member.voter,
-    };
-    let manifest = Manifest {
-        format: FORMAT,
-        version: env!("CARGO_PKG_VERSION").into(),
-        cluster_id: status.cluster_id.clone(),
-        lineage: status.lineage,
-        revision: checkpoint.place.revision,
-        term: checkpoint.place.term,
-        members: checkpoint.place.members.iter().map(member).collect(),
-        taken_by: status.node_id,
-        taken_at_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
-        applied: hex::encode(checkpoint.applied()),
-        files: attached.chain(of_state).collect(),
-    };
-    // Strings and numbers, into a Vec.
-    let manifest = serde_json::to_vec_pretty(&manifest).expect("a manifest always encodes");
-    let signature = signer.seal(&manifest).to_bytes();
-    wire::BackupHead { manifest: manifest.into(), signature: signature.into() }
+/// Whose state it is, and who signs for it.
+pub(crate) struct Source<'a> {
+    pub cluster_id: String,
+    pub lineage: u64,
+    pub node_id: u64,
+    pub signer: &'a Signer,
+}
+
+impl Source<'_> {
+    /// The head of a backup: its manifest and the seal of that.
+    pub fn head(&self, snapshot: &Snapshot, attached: Vec<FileEntry>) -> Result<wire::BackupHead, BackupError> {
+        // The seal says that the state is the cluster's, so nothing from elsewhere may stand among its files.
+        if let Some(other) = attached.iter().find(|file| file.name != DEPLOYMENT || file.size_bytes > DEPLOYMENT_BYTES_MAX) {
+            return Err(BackupError::Attached(other.name.clone()));
+        }
+        let of_state = |file: &FileEntry| FileEntry { name: format!("{STATE}{}", file.name), ..file.clone() };
+        let member = |member: quorate_raft::backup::Member| Member {
+            id: member.id,
+            grpc: member.address.grpc,
+            http: member.address.http,
+            voter: member.voter,
+        };
+        let Contents { files, applied, .. } = snapshot.manifest();
+        let place = Place::of(applied).map_err(|error| damaged(MANIFEST, error))?;
+        let manifest = Manifest {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").into(),
+            cluster_id: self.cluster_id.clone(),
+            lineage: self.lineage,
+            revision: place.revision,
+            term: place.term,
+            members: place.members.into_iter().map(member).collect(),
+            taken_by: self.node_id,
+            taken_at_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
+            applied: hex::encode(applied),
+            files: attached.into_iter().chain(files.iter().map(of_state)).collect(),
+        };
+        // Strings and numbers, into a Vec.
+        let manifest = serde_json::to_vec_pretty(&manifest).expect("a manifest always encodes");
+        let signature = self.signer.seal(&manifest).to_bytes();
+        Ok(wire::BackupHead { manifest: manifest.into(), signature: signature.into() })
+    }
+}
+
+/// Reads the files of a state in order, a chunk at a time, for as long as `to` wants more.
+fn each_chunk(snapshot: &Snapshot, mut to: impl FnMut(wire::BackupChunk) -> Result<(), BackupError>) -> Result<(), BackupError> {
+    for file in &snapshot.manifest().files {
+        let mut offset = 0;
+        while offset < file.size_bytes {
+            let data = snapshot.read_chunk(&file.name, offset, CHUNK_BYTES)?;
+            if data.is_empty() {
+                return Err(damaged(&file.name, "has become shorter"));
+            }
+            offset += data.len() as u64;
+            to(wire::BackupChunk { file: format!("{STATE}{}", file.name), data })?;
+        }
+    }
+    Ok(())
 }
 
 /// Sends a backup until its end, or until nobody reads it any more. For a blocking thread.
-pub(crate) fn send(checkpoint: &Checkpoint, head: wire::BackupHead, to: &mpsc::Sender<Result<wire::BackupPart, Status>>) {
+pub(crate) fn send(snapshot: &Snapshot, head: wire::BackupHead, to: &mpsc::Sender<Result<wire::BackupPart, Status>>) {
     use wire::backup_part::Part;
-    let send = |part| to.blocking_send(Ok(wire::BackupPart { part: Some(part) })).is_ok();
-    if !send(Part::Head(head)) {
-        return;
-    }
-    for file in checkpoint.files() {
-        let mut offset = 0;
-        while offset < file.size_bytes {
-            let data = match checkpoint.read_chunk(&file.name, offset, CHUNK_BYTES) {
-                Ok(data) if !data.is_empty() => data,
-                Ok(_) => return,
-                Err(error) => {
-                    tracing::error!(error = &error as &dyn std::error::Error, "cannot read a file of a backup");
-                    let _ = to.blocking_send(Err(Status::internal(format!("`{}` can't be read on this node", file.name))));
-                    return;
-                }
-            };
-            offset += data.len() as u64;
-            if !send(Part::Chunk(wire::BackupChunk { file: format!("{STATE}{}", file.name), data })) {
-                return;
-            }
+    let send = |part| to.blocking_send(Ok(wire::BackupPart { part: Some(part) })).map_err(|_| BackupError::Unread);
+    match send(Part::Head(head)).and_then(|()| each_chunk(snapshot, |chunk| send(Part::Chunk(chunk)))) {
+        Ok(()) | Err(BackupError::Unread) => {}
+        Err(error) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot read a backup's files");
+            let _ = to.blocking_send(Err(Status::internal("a file of the state can't be read on this node")));
         }
     }
+}
+
+/// A backup of a stopped node's folder, with all that its log holds, committed or not: for a cluster without a quorum whose nodes
+/// `quorate dev` does not run. Works on a copy in `scratch`, so the folder stays as it is.
+pub fn of_stopped(folder: &Path, receipt_key: &str, scratch: &Path, path: &Path) -> Result<Checked, BackupError> {
+    let signer = Signer::from_hex(receipt_key).map_err(BackupError::Key)?;
+    let identity = found::survivor(folder, scratch)?.identity;
+    let lineage = identity.lineage.parse().map_err(|_| damaged("identity.json", "names no lineage"))?;
+    let snapshot = found::recover(folder, &scratch.join("recovered"))?;
+    let source = Source { cluster_id: identity.cluster_id, lineage, node_id: identity.node_id, signer: &signer };
+    let mut taking = Taking::begin(path, &source.head(&snapshot, Vec::new())?, None)?;
+    each_chunk(&snapshot, |chunk| taking.chunk(&chunk.file, &chunk.data))?;
+    taking.finish()
 }
 
 // ------------------------------------------------------------------ for whoever asked
@@ -207,10 +241,6 @@ impl Taking {
             taking.chunk(DEPLOYMENT, deployment)?;
         }
         Ok(taking)
-    }
-
-    pub fn manifest(&self) -> &Manifest {
-        &self.manifest
     }
 
     /// Takes the next bytes. Files come in the order of the manifest.

@@ -10,12 +10,13 @@ use futures::Stream;
 use quorate_domain::Revision;
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::operator_server::Operator;
+use quorate_raft::backup::FileEntry;
 use quorate_raft::{RaftNode, ReadError};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::backup;
+use crate::backup::{self, Source};
 use crate::run::chain;
 use crate::service::{deadline, fault};
 use crate::sign::Signer;
@@ -71,11 +72,15 @@ impl Operator for OperatorService {
             Err(ReadError::Unavailable(unavailable)) => return Err(Status::unavailable(unavailable.to_string())),
             Err(ReadError::Storage(error)) => return Err(fault(&error)),
         };
-        let head = backup::head(&checkpoint, &self.raft.status(), &self.signer, request.attached);
+        let status = self.raft.status();
+        let source = Source { cluster_id: status.cluster_id, lineage: status.lineage, node_id: status.node_id, signer: &self.signer };
+        let attached = |file: wire::BackupFile| FileEntry { name: file.name, size_bytes: file.size_bytes, blake3: file.blake3 };
+        let attached = request.attached.into_iter().map(attached).collect();
+        let head = source.head(checkpoint.snapshot(), attached).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let (sender, receiver) = mpsc::channel(BACKUP_BUFFER);
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            backup::send(&checkpoint, head, &sender);
+            backup::send(checkpoint.snapshot(), head, &sender);
             checkpoint.release();
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))

@@ -10,13 +10,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 pub use quorate_storage::archive::{ArchiveError, Draft, Reader, Writer, hash};
-pub use quorate_storage::{FileEntry, Snapshot, StorageError, TransferError};
-use quorate_storage::{Manifest, Receiver, Snapshots};
+pub use quorate_storage::{FileEntry, Manifest as Contents, Snapshot, StorageError, TransferError};
+use quorate_storage::{Receiver, Snapshots};
 use tokio::task::spawn_blocking;
 
 use crate::clock;
 use crate::form::{AppliedForm, FormError};
-use crate::log::fault;
 use crate::node::RaftNode;
 use crate::read::{Consistency, ReadError};
 use crate::types::Address;
@@ -55,7 +54,6 @@ impl Place {
 pub struct Checkpoint {
     snapshot: Snapshot,
     snapshots: Snapshots,
-    pub place: Place,
 }
 
 impl RaftNode {
@@ -66,35 +64,21 @@ impl RaftNode {
             self.read(Consistency::Linearizable, deadline).await?;
         }
         let (state, snapshots) = (Arc::clone(self.state()), self.snapshots().clone());
-        let build = move || -> io::Result<Checkpoint> {
-            let id = format!("backup-{}", clock::wall().0);
-            let snapshot = snapshots.build(&state, &id, Bytes::new()).map_err(fault)?;
-            let place = Place::of(&snapshot.manifest().applied)?;
-            Ok(Checkpoint { snapshot, snapshots, place })
-        };
-        let built = spawn_blocking(build).await.map_err(io::Error::other).and_then(|built| built);
-        built.map_err(|error| ReadError::Storage(StorageError::new("cannot take a checkpoint", error)))
+        let id = format!("backup-{}", clock::wall().0);
+        let build = move || snapshots.build(&state, &id, Bytes::new()).map(|snapshot| Checkpoint { snapshot, snapshots });
+        let built = spawn_blocking(build).await.map_err(|error| StorageError::new("the checkpoint did not end", error));
+        built.and_then(|built| built).map_err(ReadError::Storage)
     }
 }
 
 impl Checkpoint {
-    pub fn files(&self) -> &[FileEntry] {
-        &self.snapshot.manifest().files
-    }
-
-    /// What [`Place::of`] reads.
-    pub fn applied(&self) -> &Bytes {
-        &self.snapshot.manifest().applied
-    }
-
-    /// At most `bytes_max` bytes of a file from `offset` on; none at its end.
-    pub fn read_chunk(&self, file: &str, offset: u64, bytes_max: usize) -> Result<Bytes, TransferError> {
-        self.snapshot.read_chunk(file, offset, bytes_max)
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
     }
 
     /// Gives its space back. For a blocking thread.
     pub fn release(self) {
-        let Self { snapshot, snapshots, .. } = self;
+        let Self { snapshot, snapshots } = self;
         drop(snapshot);
         if let Err(error) = snapshots.prune(0) {
             // The next start removes it.
@@ -109,7 +93,7 @@ pub struct Unpacked(Receiver);
 impl Unpacked {
     /// Begins in `dir`. Names and sizes are checked before anything is written.
     pub fn into_dir(dir: &Path, applied: Bytes, files: Vec<FileEntry>) -> Result<Self, TransferError> {
-        let manifest = Manifest { id: "backup".into(), meta: Bytes::new(), applied, files };
+        let manifest = Contents { id: "backup".into(), meta: Bytes::new(), applied, files };
         Ok(Self(Snapshots::open(dir)?.start_or_resume(manifest)?))
     }
 

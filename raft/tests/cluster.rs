@@ -11,7 +11,7 @@ use quorate_domain::{Principal, Read, RequestId, Revision, Table, Tier, UnixMs, 
 use quorate_proto::cluster::StatusResponse;
 use quorate_proto::raft::raft_client::RaftClient;
 use quorate_proto::raft::{Header, RaftRequest};
-use quorate_raft::backup::{Snapshot, Unpacked};
+use quorate_raft::backup::{Place, Snapshot, Unpacked};
 use quorate_raft::found::{self, Founder, Plan};
 use quorate_raft::{
     Address, Change, Config, Consistency, MembershipError, ProposeError, RaftNode, ReadError, Reason, StartError, TransferLeaderError,
@@ -605,19 +605,20 @@ fn a_checkpoint_of_a_follower_holds_what_was_acknowledged_and_founds_a_cluster_a
         let follower = cluster.follower();
         follower.block_on(follower.node().checkpoint(false, Instant::now() + PATIENCE)).unwrap()
     };
-    assert!(checkpoint.place.revision >= decided.revision.0);
-    assert_eq!(checkpoint.place.members.iter().filter(|member| member.voter).count(), 3);
+    let contents = checkpoint.snapshot().manifest().clone();
+    let place = Place::of(&contents.applied).unwrap();
+    assert!(place.revision >= decided.revision.0);
+    assert_eq!(place.members.iter().filter(|member| member.voter).count(), 3);
     let after = cluster.decide(set_flag("after", "off"));
     let dir = tempfile::tempdir().unwrap();
-    let unpacked = Unpacked::into_dir(dir.path(), checkpoint.applied().clone(), checkpoint.files().to_vec()).unwrap();
-    for file in checkpoint.files() {
-        let bytes = checkpoint.read_chunk(&file.name, 0, file.size_bytes as usize).unwrap();
+    let unpacked = Unpacked::into_dir(dir.path(), contents.applied, contents.files.clone()).unwrap();
+    for file in &contents.files {
+        let bytes = checkpoint.snapshot().read_chunk(&file.name, 0, file.size_bytes as usize).unwrap();
         std::io::Write::write_all(&mut unpacked.file(&file.name), &bytes).unwrap();
     }
-    let through = checkpoint.place.revision;
     checkpoint.release();
     let (mut cluster, begun) = cluster.refounded(&unpacked.finish().unwrap());
-    assert_eq!((begun.cut.through.0, begun.cut.lineage), (through, LINEAGE));
+    assert_eq!((begun.cut.through.0, begun.cut.lineage), (place.revision, LINEAGE));
 
     let first = cluster.leader();
     assert_eq!(first.read_flag(Consistency::Linearizable).unwrap(), "enforce", "set by the test's own look for a leader");

@@ -78,11 +78,17 @@ class OwnNodes(unittest.TestCase):
         self.assertFalse(told["holds_secrets"], "an address knows no deployment's secrets")
         self.stop()
 
-        # Each folder could go to a machine of its own.
+        # Two disks are lost: what is left is one folder of a stopped node, which has all of its log besides.
         (self.home / "key").write_text(KEY)
+        kept = self.verb("backup", "--of-stopped", self.home / "old-2", "--receipt-key-file", self.home / "key", self.home / "survivor.tar")
+        self.assertGreaterEqual((kept["term"], kept["revision"]), (told["term"], told["revision"]))
+        self.assertEqual((kept["cluster_id"], kept["taken_by"], kept["public_key"]), ("acme", 2, told["public_key"]))
+        self.assertEqual(sorted(path.name for path in self.home.iterdir() if "survivor" in path.name), ["survivor.tar"])
+
+        # Each folder could go to a machine of its own.
         at = addresses(6)
         voters = [word for id in (1, 2, 3) for word in ("--voter", f"{id}={at[2 * id - 2]},{at[2 * id - 1]}")]
-        found = self.verb("restore", self.home / "b.tar", "--data", self.home / "restored", "--receipt-key-file", self.home / "key", *voters)
+        found = self.verb("restore", self.home / "survivor.tar", "--data", self.home / "restored", "--receipt-key-file", self.home / "key", *voters)
         for id in (1, 2, 3):
             folder = (self.home / "restored" / f"node-{id}").rename(self.home / f"new-{id}")
             self.start(folder, id, at[2 * id - 2], at[2 * id - 1], "new", lineage=found["lineage"])
@@ -90,7 +96,7 @@ class OwnNodes(unittest.TestCase):
         self.leader(*target)
         doctor = self.verb("doctor", *target)
         self.assertEqual({node["lineage"] for node in doctor["nodes"]}, {found["lineage"]})
-        self.assertGreater(min(node["applied"] for node in doctor["nodes"]), told["revision"])
+        self.assertGreater(min(node["applied"] for node in doctor["nodes"]), kept["revision"])
         self.assertTrue(self.verb("scrub", *target)["ok"])
         self.assertTrue(made["token"])
 
