@@ -52,7 +52,9 @@ pub struct Backup {
 
 /// An election, or a node that is busy, is waited out so long.
 const BEGUN_WITHIN: Duration = Duration::from_secs(30);
-/// A node that sends nothing for so long has lost its turn.
+/// A node reads all of its state once, for the hashes, before it answers.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(15 * 60);
+/// A node that then sends nothing for so long has lost its turn.
 const STALL: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -139,7 +141,7 @@ impl Backup {
         let attached =
             deployment.map(|bytes| BackupFile { name: DEPLOYMENT.into(), size_bytes: bytes.len() as u64, blake3: backup::hash(bytes) });
         let request = BackupRequest { attached: attached.into_iter().collect(), stale: self.stale };
-        let asked = tokio::time::timeout(STALL, client.backup(request)).await.map_err(|_| again("it does not answer".into()))?;
+        let asked = tokio::time::timeout(ANSWERED_WITHIN, client.backup(request)).await.map_err(|_| again("it does not answer".into()))?;
         let mut parts = asked.map_err(|status| again(status.message().into()))?.into_inner();
         let mut taking: Option<Taking> = None;
         loop {

@@ -30,9 +30,10 @@ pub struct Doctor {
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Entries that a node may lack.
 const LAG_WARNING: u64 = 10_000;
-/// Percent of the disk that is free.
-const FREE_WARNING: u64 = 15;
-const FREE_ERROR: u64 = 5;
+/// Free space of the disk: little is less than so many percent and less than so many bytes, since a few percent of a large disk
+/// last for long.
+const FREE_WARNING: (u64, u64) = (15, 50 << 30);
+const FREE_ERROR: (u64, u64) = (5, 5 << 30);
 /// 99th percentile of the log's fsyncs: a tenth of the shortest election timeout, and of a second.
 const FSYNC_WARNING_US: u64 = 30_000;
 const FSYNC_ERROR_US: u64 = 100_000;
@@ -236,13 +237,13 @@ fn of_node(patient: &Patient, vitals: &Vitals) -> Vec<Finding> {
             "Give it time; if it falls behind further, look at its disk",
         ));
     }
-    // Percents of a disk of no size are none.
-    let free = (vitals.disk_free_bytes * 100).checked_div(vitals.disk_total_bytes).unwrap_or(0);
-    let disk = format!("{free} % of {node}'s disk is free");
-    match free {
-        FREE_WARNING.. => {}
-        FREE_ERROR.. => findings.push(warning("disk_low", id, disk, "Free space or enlarge the disk")),
-        _ => findings.push(error("disk_full", id, disk, "Free space now: a node that can't write stops")),
+    let (free, total) = (vitals.disk_free_bytes, vitals.disk_total_bytes);
+    let is_below = |(percent, bytes): (u64, u64)| free < bytes && u128::from(free) * 100 <= u128::from(total) * u128::from(percent);
+    let disk = format!("{} MiB of {} MiB are free on the disk of {node}", free >> 20, total >> 20);
+    if is_below(FREE_ERROR) {
+        findings.push(error("disk_full", id, disk, "Free space now: a node that can't write stops"));
+    } else if is_below(FREE_WARNING) {
+        findings.push(warning("disk_low", id, disk, "Free space or enlarge the disk"));
     }
     let fsync = format!("one fsync in a hundred takes {} ms on {node}", vitals.log_fsync_p99_us / 1_000);
     match vitals.log_fsync_p99_us {
@@ -324,8 +325,8 @@ mod tests {
             cluster_id: "c".into(),
             lineage: 0,
             applied: 100,
-            disk_free_bytes: 50,
-            disk_total_bytes: 100,
+            disk_free_bytes: 50 << 20,
+            disk_total_bytes: 100 << 20,
             log_fsync_p99_us: 5_000,
             clock_offset_ms: 0,
             clock_doubt_ms: 1,
@@ -370,8 +371,10 @@ mod tests {
             change(third.vitals.as_mut().expect("it answers"));
             codes(&[node(1, "leader"), node(2, "follower"), third])
         };
-        assert_eq!(ill(|vitals| vitals.disk_free_bytes = 10), ["disk_low"]);
-        assert_eq!(ill(|vitals| vitals.disk_free_bytes = 4), ["disk_full"]);
+        assert_eq!(ill(|vitals| vitals.disk_free_bytes = 10 << 20), ["disk_low"]);
+        assert_eq!(ill(|vitals| vitals.disk_free_bytes = 4 << 20), ["disk_full"]);
+        assert_eq!(ill(|vitals| (vitals.disk_free_bytes, vitals.disk_total_bytes) = (0, 0)), ["disk_full"], "it can't be told");
+        assert!(ill(|vitals| (vitals.disk_free_bytes, vitals.disk_total_bytes) = (60 << 30, 4_000 << 30)).is_empty());
         assert_eq!(ill(|vitals| vitals.log_fsync_p99_us = 40_000), ["fsync_slow"]);
         assert_eq!(ill(|vitals| vitals.clock_offset_ms = -1_500), ["clock_offset"]);
         assert_eq!(ill(|vitals| vitals.lineage = 7), ["lineage_differs"]);

@@ -46,7 +46,7 @@ pub struct Cut {
     pub through: Revision,
     /// Everything below this and above `through` is of a history that is no more.
     pub from: Revision,
-    /// By the clock of the machine that restored.
+    /// By the clock of the machine that began it.
     pub at: UnixMs,
 }
 
@@ -98,9 +98,10 @@ pub fn begin<S: Read>(
     now: UnixMs,
     mut commit: impl FnMut(Writes) -> Result<(), StorageError>,
 ) -> Result<Begun, StorageError> {
-    let cut = Cut { lineage, through, from: first_revision(through, now), at: now };
     let mut clock = Clock::read(state)?;
+    // A clock that is behind the state's own last entry is wrong.
     clock.wall = clock.wall.max(now);
+    let cut = Cut { lineage, through, from: first_revision(through, clock.wall), at: now };
     clock.revision = cut.from;
     let held = punchcard::all_held(state)?;
     for batch in held.chunks(BATCH) {

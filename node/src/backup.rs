@@ -68,8 +68,6 @@ pub struct Member {
 /// Why a backup was not made, or can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    #[error("the backup is damaged, do not use it: {0}")]
-    Archive(#[from] ArchiveError),
     #[error("the backup is damaged, do not use it: `{file}` {problem}")]
     Damaged { file: String, problem: String },
     #[error("the backup has format {found}, and this program reads up to {FORMAT}: use a newer `quorate`")]
@@ -90,6 +88,15 @@ pub enum BackupError {
     Transfer(#[from] TransferError),
     #[error("{}", crate::run::chain(.0))]
     Storage(#[from] StorageError),
+}
+
+impl From<ArchiveError> for BackupError {
+    fn from(error: ArchiveError) -> Self {
+        match error {
+            ArchiveError::Damaged { file, problem } => damaged(&file, format!("can't be read: {problem}")),
+            ArchiveError::Storage(error) => error.into(),
+        }
+    }
 }
 
 fn damaged(file: &str, problem: impl ToString) -> BackupError {
@@ -116,7 +123,7 @@ impl Manifest {
         if (place.revision, place.term) != (manifest.revision, manifest.term) {
             return Err(damaged(MANIFEST, "contradicts itself about the revision"));
         }
-        let known = |file: &FileEntry| file.name.starts_with(STATE) || (file.name == DEPLOYMENT && file.size_bytes <= DEPLOYMENT_BYTES_MAX);
+        let known = |file: &FileEntry| file.name.starts_with(STATE) || is_attachable(file);
         match manifest.files.iter().find(|file| !known(file)) {
             None => Ok((manifest, seal)),
             Some(file) => Err(damaged(MANIFEST, format!("names `{}`, which is no file of a backup", file.name))),
@@ -126,6 +133,11 @@ impl Manifest {
     fn applied(&self) -> Result<Vec<u8>, BackupError> {
         hex::decode(&self.applied).map_err(|error| damaged(MANIFEST, error))
     }
+}
+
+/// What a caller may have beside the state.
+fn is_attachable(file: &FileEntry) -> bool {
+    file.name == DEPLOYMENT && file.size_bytes <= DEPLOYMENT_BYTES_MAX
 }
 
 // ------------------------------------------------------------------ where the state is
@@ -142,7 +154,7 @@ impl Source<'_> {
     /// The head of a backup: its manifest and the seal of that.
     pub fn head(&self, snapshot: &Snapshot, attached: Vec<FileEntry>) -> Result<wire::BackupHead, BackupError> {
         // The seal says that the state is the cluster's, so nothing from elsewhere may stand among its files.
-        if let Some(other) = attached.iter().find(|file| file.name != DEPLOYMENT || file.size_bytes > DEPLOYMENT_BYTES_MAX) {
+        if let Some(other) = attached.iter().find(|file| !is_attachable(file)) {
             return Err(BackupError::Attached(other.name.clone()));
         }
         let of_state = |file: &FileEntry| FileEntry { name: format!("{STATE}{}", file.name), ..file.clone() };
@@ -340,4 +352,18 @@ fn read(path: &Path, public_key: Option<&str>, into: Option<&Path>) -> Result<(C
     let snapshot = unpacked.map(Unpacked::finish).transpose()?;
     let id = hash(&manifest_bytes);
     Ok((Checked { manifest, seal, id, deployment }, snapshot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_can_have_nothing_signed_as_a_part_of_the_state() {
+        let file = |name: &str, size_bytes| FileEntry { name: name.into(), size_bytes, blake3: String::new() };
+        assert!(is_attachable(&file(DEPLOYMENT, 2_000)));
+        assert!(!is_attachable(&file("state/000012.sst", 1)));
+        assert!(!is_attachable(&file("../deployment.json", 1)));
+        assert!(!is_attachable(&file(DEPLOYMENT, DEPLOYMENT_BYTES_MAX + 1)));
+    }
 }

@@ -81,7 +81,6 @@ impl Operator for OperatorService {
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
             backup::send(checkpoint.snapshot(), head, &sender);
-            checkpoint.release();
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }

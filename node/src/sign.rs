@@ -73,7 +73,9 @@ impl Seal {
         let key = VerifyingKey::from_bytes(&public).map_err(|error| error.to_string())?;
         key.verify_strict(&[BACKUP, manifest].concat(), &Signature::from_bytes(&signature))
             .map_err(|_| "the signature does not fit the manifest")?;
-        if seal.key_id != key_fingerprint(&public) || seal.to_bytes() != bytes {
+        // Hex and JSON have several spellings of the same.
+        let written = Seal { key_id: key_fingerprint(&public), public_key: hex::encode(public), signature: hex::encode(signature) };
+        if written.to_bytes() != bytes {
             return Err("it is not as it was written".into());
         }
         Ok(seal)
@@ -83,4 +85,25 @@ impl Seal {
 /// The public half of a receipt key, in hex: what gateways and verifiers are given.
 pub fn public_key(secret_hex: &str) -> Result<String, String> {
     Signer::from_hex(secret_hex).map(|signer| hex::encode(signer.key.verifying_key().to_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seal_holds_for_its_manifest_and_its_own_bytes_alone() {
+        let signer = Signer::from_hex(&"07".repeat(32)).expect("a key");
+        let seal = signer.seal(b"manifest");
+        assert_eq!(Seal::open(&seal.to_bytes(), b"manifest"), Ok(seal.clone()));
+        assert!(Seal::open(&seal.to_bytes(), b"manifesto").is_err());
+        for at in 0..seal.to_bytes().len() {
+            let mut bytes = seal.to_bytes();
+            // Also turns a digit of hex into the other spelling of the same.
+            bytes[at] ^= 0x20;
+            assert!(Seal::open(&bytes, b"manifest").is_err(), "byte {at}");
+        }
+        let spaced = [&seal.to_bytes()[..], b" "].concat();
+        assert!(Seal::open(&spaced, b"manifest").is_err(), "JSON allows it, a seal does not");
+    }
 }

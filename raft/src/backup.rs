@@ -52,8 +52,21 @@ impl Place {
 
 /// The state at one revision, held on disk until this is dropped.
 pub struct Checkpoint {
+    // Dropped in this order: what is held is not removed.
     snapshot: Snapshot,
-    snapshots: Snapshots,
+    _space: Space,
+}
+
+/// Gives the space of what nobody holds back.
+struct Space(Snapshots);
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.prune(0) {
+            // The next start removes it.
+            tracing::warn!(%error, "cannot remove the checkpoint of a backup");
+        }
+    }
 }
 
 impl RaftNode {
@@ -65,7 +78,7 @@ impl RaftNode {
         }
         let (state, snapshots) = (Arc::clone(self.state()), self.snapshots().clone());
         let id = format!("backup-{}", clock::wall().0);
-        let build = move || snapshots.build(&state, &id, Bytes::new()).map(|snapshot| Checkpoint { snapshot, snapshots });
+        let build = move || snapshots.build(&state, &id, Bytes::new()).map(|snapshot| Checkpoint { snapshot, _space: Space(snapshots) });
         let built = spawn_blocking(build).await.map_err(|error| StorageError::new("the checkpoint did not end", error));
         built.and_then(|built| built).map_err(ReadError::Storage)
     }
@@ -74,16 +87,6 @@ impl RaftNode {
 impl Checkpoint {
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
-    }
-
-    /// Gives its space back. For a blocking thread.
-    pub fn release(self) {
-        let Self { snapshot, snapshots } = self;
-        drop(snapshot);
-        if let Err(error) = snapshots.prune(0) {
-            // The next start removes it.
-            tracing::warn!(%error, "cannot remove the checkpoint of a backup");
-        }
     }
 }
 

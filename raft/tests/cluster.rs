@@ -616,7 +616,13 @@ fn a_checkpoint_of_a_follower_holds_what_was_acknowledged_and_founds_a_cluster_a
         let bytes = checkpoint.snapshot().read_chunk(&file.name, 0, file.size_bytes as usize).unwrap();
         std::io::Write::write_all(&mut unpacked.file(&file.name), &bytes).unwrap();
     }
-    checkpoint.release();
+    let lies = |what: &str| {
+        let found = |replica: &Replica| std::fs::read_dir(replica.dir.join("snapshots")).unwrap().count();
+        assert_eq!(cluster.replicas.iter().map(found).sum::<usize>(), usize::from(what == "held"), "{what}");
+    };
+    lies("held");
+    drop(checkpoint);
+    lies("dropped");
     let (mut cluster, begun) = cluster.refounded(&unpacked.finish().unwrap());
     assert_eq!((begun.cut.through.0, begun.cut.lineage), (place.revision, LINEAGE));
 

@@ -78,7 +78,8 @@ class Deployment:
             raise
 
     def _launch(self):
-        command = [str(executable()), "dev", "--json", "--data", str(self.data)]
+        # Any free port: the default one may go to somebody else while a deployment is stopped.
+        command = [str(executable()), "dev", "--json", "--port", "0", "--data", str(self.data)]
         with open(self._home / "dev.log", "ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
                                              env=self._environment, start_new_session=True)
