@@ -25,8 +25,11 @@ const EPOCH_UNIX_S: u64 = 1_767_225_600;
 /// A lineage that began at any time before has not reached the revision of a later second, unless it wrote 2^22 entries a
 /// second all along.
 const REVISIONS_PER_SECOND: u32 = 22;
-/// What a clock that is wrong can't take away: more than the old lineage writes after its backup.
-const AHEAD_MIN: u64 = 1 << 32;
+/// Where the clock says less: a second's worth. More would let two restores of one backup begin at the same revision.
+const AHEAD_MIN: u64 = 1 << REVISIONS_PER_SECOND;
+/// A clock that is behind the state's own last entry is wrong; so much is taken to have passed since, more than the old lineage
+/// writes after its backup.
+const CLOCK_BEHIND_MS: u64 = 24 * 3_600 * 1_000;
 /// Cards in one commit.
 const BATCH: usize = 500;
 
@@ -99,9 +102,9 @@ pub fn begin<S: Read>(
     mut commit: impl FnMut(Writes) -> Result<(), StorageError>,
 ) -> Result<Begun, StorageError> {
     let mut clock = Clock::read(state)?;
-    // A clock that is behind the state's own last entry is wrong.
+    let begins = if now > clock.wall { now } else { UnixMs(clock.wall.0.saturating_add(CLOCK_BEHIND_MS)) };
     clock.wall = clock.wall.max(now);
-    let cut = Cut { lineage, through, from: first_revision(through, clock.wall), at: now };
+    let cut = Cut { lineage, through, from: first_revision(through, begins), at: now };
     clock.revision = cut.from;
     let held = punchcard::all_held(state)?;
     for batch in held.chunks(BATCH) {
@@ -188,7 +191,10 @@ mod tests {
         // The same backup again, a second later, after the first restore wrote four million entries.
         let again = first_revision(Revision(500), UnixMs(day(300).0 + 1_000));
         assert!(again.0 >= first.0 + 4_000_000);
-        // A clock that stands in 1970 still leaves the old tokens far below.
+        // The same soon after that: a backup of a young lineage, restored twice.
+        let young = Revision(first.0 + 1_000);
+        let (one, other) = (first_revision(young, UnixMs(day(300).0 + 60_000)), first_revision(young, UnixMs(day(300).0 + 120_000)));
+        assert!(other.0 >= one.0 + 200_000_000 && one.0 > young.0 + 200_000_000);
         assert_eq!(first_revision(first, UnixMs(0)), Revision(first.0 + AHEAD_MIN));
         assert!(first_revision(Revision(500), day(60 * 365)).0 < 1 << 53, "a JSON number holds it");
     }
@@ -212,6 +218,16 @@ mod tests {
         world.call("4s", person("mara"), Some(renewed.fencing_token), out).expect("the new token is good");
         let next = card(&mut world, "5s", "file://a", "jon");
         assert!(next.fencing_token > renewed.fencing_token);
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_leaves_the_old_tokens_far_below() {
+        let mut world = World::new();
+        card(&mut world, "0s", "file://a", "mara");
+        let last = Clock::read(&world.state).expect("a clock").wall;
+        let (_, begun) = restored(world);
+        assert_eq!(begun.cut.at, last, "the clock has not moved since");
+        assert!(begun.cut.from.0 >= first_revision(Revision(0), last).0 + (1 << 38));
     }
 
     #[test]
