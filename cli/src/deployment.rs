@@ -46,6 +46,9 @@ pub struct Target {
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Deployment {
     pub cluster_id: String,
+    /// Which history of the cluster: 0, or what a restore has begun.
+    #[serde(default)]
+    pub lineage: u64,
     /// Nodes and gateways show it to each other on every call.
     pub cluster_secret: String,
     /// Signs the ids of MCP sessions; 32 bytes in hex.

@@ -186,7 +186,7 @@ fn flags_of_environment() -> Result<Vec<(String, String)>, Failure> {
 }
 
 /// A new deployment: addresses that are free now, fresh secrets and tokens.
-fn plan(gateway_port: u16, tls: bool) -> Result<Deployment, Failure> {
+pub fn plan(gateway_port: u16, tls: bool) -> Result<Deployment, Failure> {
     // All are held at once, so that no port is given out twice.
     let gateway = TcpListener::bind(("127.0.0.1", gateway_port)).or_else(|_| TcpListener::bind("127.0.0.1:0")).context("no free port")?;
     let mut held = Vec::new();
@@ -210,6 +210,7 @@ fn plan(gateway_port: u16, tls: bool) -> Result<Deployment, Failure> {
     };
     Ok(Deployment {
         cluster_id: uuid::Uuid::new_v4().to_string(),
+        lineage: 0,
         cluster_secret: secret(),
         session_key: secret(),
         receipt_key: secret(),
@@ -260,7 +261,7 @@ fn write_secret(path: &Path, value: &impl serde::Serialize) -> Result<(), Failur
     Ok(())
 }
 
-fn node_folder(data: &Path, id: u64) -> PathBuf {
+pub fn node_folder(data: &Path, id: u64) -> PathBuf {
     data.join(format!("node-{id}"))
 }
 
@@ -276,6 +277,7 @@ fn node_config(data: &Path, deployment: &Deployment, node: &NodeEntry) -> quorat
         tls_key,
         node_id: node.id,
         cluster_id: deployment.cluster_id.clone(),
+        lineage: deployment.lineage,
         data: node_folder(data, node.id),
         grpc: node.grpc.clone(),
         http: node.http.clone(),

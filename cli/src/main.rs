@@ -6,14 +6,20 @@
 
 mod admin;
 mod cert;
+mod backup;
 mod config;
 mod deployment;
 mod dev;
+mod doctor;
 mod exit;
 mod http;
+mod force;
+mod founding;
 mod membership;
 mod output;
+mod restore;
 mod run;
+mod scrub;
 mod status;
 mod token;
 mod tool;
@@ -39,6 +45,8 @@ Examples:
   quorate tool call store_fact entity=svc:api key=owner value=platform --as agent-a
   quorate tool call punch_in resource=file://src/lib.rs holder_passport=agent-a --as agent-a
   quorate replace 3                               a new member for a lost disk; run it again if it was interrupted
+  quorate backup monday.tar                       everything in one file, while all work
+  quorate doctor                                  what is wrong, and what to do about it
   quorate token create --passport ci --tenant default
   quorate cert ca --cluster acme                  then cert node, gateway, operator; docs/security.md has all steps
 
@@ -70,6 +78,16 @@ enum Verb {
     /// Make and renew the certificates of a cluster, for TLS
     #[command(subcommand)]
     Cert(cert::Cert),
+    /// Write the state at one revision into one file, or check such a file
+    Backup(backup::Backup),
+    /// Make a deployment's folder out of a backup
+    Restore(restore::Restore),
+    /// Compare the whole state of all nodes, and name one that differs
+    Scrub(scrub::Scrub),
+    /// Say what is wrong with the cluster and what to do about it
+    Doctor(doctor::Doctor),
+    /// Begin a new cluster from the best survivor, when a majority is gone for good
+    ForceNewCluster(force::ForceNewCluster),
     /// Create and revoke bearer tokens
     #[command(subcommand)]
     Token(token::Token),
@@ -98,6 +116,11 @@ fn main() -> std::process::ExitCode {
             Verb::Remove(verb) => (verb.target.json, verb.run().await),
             Verb::Replace(verb) => (verb.target.json, verb.run().await),
             Verb::Cert(verb) => (verb.json(), verb.run()),
+            Verb::Backup(verb) => (verb.target.json, verb.run().await),
+            Verb::Restore(verb) => (verb.target.json, verb.run().await),
+            Verb::Scrub(verb) => (verb.target.json, verb.run().await),
+            Verb::Doctor(verb) => (verb.target.json, verb.run().await),
+            Verb::ForceNewCluster(verb) => (verb.target.json, verb.run().await),
             Verb::Token(verb) => (verb.json(), verb.run().await),
             Verb::Tool(verb) => (verb.json(), verb.run().await),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use quorate_link::{bottom, reason};
 use quorate_proto::cluster::cluster_client::ClusterClient;
-use quorate_proto::cluster::{StatusRequest, StatusResponse};
+use quorate_proto::cluster::{StatusRequest, StatusResponse, operator_client};
 use quorate_proto::secret::Show;
 use serde::Serialize;
 use tonic::service::interceptor::InterceptedService;
@@ -27,13 +27,27 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(1_500);
 
 pub type Client = ClusterClient<InterceptedService<Channel, Show>>;
 
+/// What only operators ask.
+pub type OperatorClient = operator_client::OperatorClient<InterceptedService<Channel, Show>>;
+
 /// A connection to one node.
 pub async fn connect(address: &str, nodes: &Nodes) -> Result<Client, Failure> {
+    let (channel, show) = dial(address, nodes).await?;
+    Ok(ClusterClient::with_interceptor(channel, show))
+}
+
+/// The same, for what only operators ask.
+pub async fn connect_operator(address: &str, nodes: &Nodes) -> Result<OperatorClient, Failure> {
+    let (channel, show) = dial(address, nodes).await?;
+    Ok(operator_client::OperatorClient::with_interceptor(channel, show))
+}
+
+async fn dial(address: &str, nodes: &Nodes) -> Result<(Channel, Show), Failure> {
     let show = Show::new(nodes.cluster_secret.as_deref());
     let show = show.map_err(|error| Failure::config(format!("the cluster secret is wrong: {error}")))?;
     let channel = nodes.link.connect(address, |endpoint| endpoint.connect_timeout(ANSWER_WITHIN)).await;
     let channel = channel.map_err(|error| Failure::unavailable(format!("no node answers at {address}: {}", bottom(&error))))?;
-    Ok(ClusterClient::with_interceptor(channel, show))
+    Ok((channel, show))
 }
 
 /// One node, as it describes itself; or what is known of it when it does not answer.

@@ -93,7 +93,8 @@ pub struct Init {
     dry_run: bool,
 }
 
-fn parse_member(text: &str) -> Result<Member, String> {
+/// Reads `ID=GRPC,HTTP`.
+pub fn parse_member(text: &str) -> Result<Member, String> {
     let wrong = || format!("`{text}` is not of the form ID=GRPC,HTTP");
     let (id, addresses) = text.split_once('=').ok_or_else(wrong)?;
     let (grpc, http) = addresses.split_once(',').ok_or_else(wrong)?;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec;
 use crate::key::Key;
 use crate::limit::EVENTS_KEPT_MAX;
+use crate::lineage::Lineage;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords};
 use crate::stamp::{Revision, Stamp};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
@@ -88,6 +89,9 @@ pub fn watch(view: &(impl Read + ?Sized), tenant: &str, since: Revision, limit: 
     let kept = kept(view, tenant)?;
     if since < kept.compacted_through {
         return Ok(Watched::Compacted { through: kept.compacted_through });
+    }
+    if let Some(cut) = Lineage::read(view)?.lost(since) {
+        return Ok(Watched::Compacted { through: cut.from });
     }
     Ok(Watched::Events(after(view, tenant, since, limit)?))
 }

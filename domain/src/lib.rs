@@ -6,7 +6,8 @@
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`session`], [`identity`], [`graph`]. [`command`] and
-//! [`query`] are the two lists that everything else in the product goes through; [`refusal`] is every way to say no.
+//! [`query`] are the two lists that everything else in the product goes through; [`refusal`] is every way to say no;
+//! [`lineage`] is what a restore does to a state.
 
 pub mod approval;
 pub mod command;
@@ -21,6 +22,7 @@ pub mod graph;
 pub mod identity;
 pub mod key;
 pub mod limit;
+pub mod lineage;
 pub mod machine;
 pub mod overlay;
 pub mod punchcard;

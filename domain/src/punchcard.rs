@@ -12,6 +12,7 @@
 mod held;
 mod place;
 mod queue;
+mod reissue;
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,7 @@ use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, Tier, UnixM
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use held::{Held, Hold};
 use queue::{Fate, Ticket, stored};
+pub(crate) use reissue::{all_held, reissue};
 
 /// What the holder means to do. Both exclude each other alike; it is told to those who ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -798,7 +800,7 @@ fn tell(tx: &mut impl Tx, at: &Stamp, card: &Punchcard, kind: &str, ticket: Opti
 #[derive(Serialize)]
 struct Body<'a> {
     schema: &'a str,
-    /// `acquire`, `release`, `expire` or `force_release`.
+    /// `acquire`, `release`, `expire`, `force_release`, or `reissue` for a new token after a restore.
     kind: &'a str,
     receipt_id: &'a str,
     tenant_id: &'a str,

@@ -46,6 +46,7 @@ pub enum Kind {
     Clock = 80,
     EventsKept = 81,
     Swept = 82,
+    Lineage = 89,
     // Index
     FactById = 100,
     FactByRank = 101,

@@ -24,6 +24,11 @@ impl World {
         Self { state: Overlay::new(&Nothing), revision: Revision(0), now_ms: 0 }
     }
 
+    /// The next entry is the one behind this revision, as after a restore.
+    pub fn go_on_behind(&mut self, revision: Revision) {
+        self.revision = revision;
+    }
+
     /// Moves both clocks at once, further than one entry may, so that the numbers in a transcript stay small.
     fn at(&mut self, text: &str) -> Entry {
         let now_ms = ms(text);

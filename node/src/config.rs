@@ -13,6 +13,9 @@ pub struct Config {
     pub node_id: u64,
     /// The cluster that the node belongs to. Nodes with another id refuse to talk to it.
     pub cluster_id: String,
+    /// Which history of the cluster, 0 for one that was never restored; `quorate restore` and `force-new-cluster` tell the new one.
+    /// Nodes of another refuse to talk to it, and a folder of another is refused.
+    pub lineage: u64,
     /// Folder of the replica. It belongs to one node of one cluster for ever.
     pub data: PathBuf,
     /// Address that gateways and other nodes reach, such as `127.0.0.1:7401`. Off loopback only with TLS.
@@ -55,6 +58,7 @@ impl Default for Config {
         Self {
             node_id: 0,
             cluster_id: String::new(),
+            lineage: 0,
             data: PathBuf::new(),
             grpc: String::new(),
             http: String::new(),

@@ -1,17 +1,21 @@
 //! The replica process: configuration, the gRPC services, receipt signatures, health and metrics.
 //!
 //! It puts [`quorate_raft::RaftNode`] behind the wire and decides nothing itself: no rule of the domain, no openraft type and
-//! no RocksDB call stands here. Start reading at [`run`].
+//! no RocksDB call stands here. Start reading at [`run`]. [`backup`] is the
+//! state as a file, and what checks and unpacks it without any node.
 
 mod audit;
+pub mod backup;
 mod config;
 mod guard;
 mod health;
+mod operator;
 mod run;
 mod service;
 mod sign;
 
 pub use audit::TARGET as AUDIT_TARGET;
 pub use config::Config;
+pub use quorate_raft::{Address, found};
 pub use run::{Ended, run};
 pub use sign::public_key;

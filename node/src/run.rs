@@ -8,6 +8,7 @@ use std::time::Duration;
 use quorate_link::{Files, Front, Link, Mutual, Name, Reloading, Role};
 use quorate_proto::REQUEST_BYTES_MAX;
 use quorate_proto::cluster::cluster_server::ClusterServer;
+use quorate_proto::cluster::operator_server::OperatorServer;
 use quorate_raft::{Address, RaftNode};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -17,6 +18,7 @@ use tonic::transport::Server;
 use crate::Config;
 use crate::guard::Guard;
 use crate::health::{self, Door};
+use crate::operator::OperatorService;
 use crate::service::ClusterService;
 use crate::sign::Signer;
 
@@ -64,6 +66,8 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
     let (end, ended) = watch::channel(false);
     let served = {
         let guard = |roles| Guard::new(config.cluster_secret.clone(), &config.cluster_id, roles);
+        let signer = Arc::new(signer);
+        let operator = OperatorServer::new(OperatorService::new(raft.clone(), Arc::clone(&signer)));
         let cluster = ClusterServer::new(ClusterService::new(raft.clone(), signer))
             .max_decoding_message_size(REQUEST_BYTES_MAX)
             .max_encoding_message_size(4 * REQUEST_BYTES_MAX);
@@ -71,6 +75,7 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .add_service(InterceptedService::new(cluster, guard(&[Role::Gateway, Role::Operator])))
+            .add_service(InterceptedService::new(operator, guard(&[Role::Operator])))
             .add_service(InterceptedService::new(raft.service().into_server(), guard(&[Role::Node])));
         tokio::spawn(router.serve_with_incoming_shutdown(link.listen(grpc), until(ended.clone())))
     };
@@ -166,6 +171,7 @@ fn engine(config: &Config, link: Link) -> quorate_raft::Config {
     let address = Address { grpc: config.grpc.clone(), http: config.http.clone() };
     let mut engine = quorate_raft::Config::new(config.data.clone(), config.cluster_id.clone(), config.node_id, address);
     engine.link = link;
+    engine.lineage = config.lineage;
     engine.cluster_secret = config.cluster_secret.clone();
     engine.heartbeat_ms = config.heartbeat_ms;
     if let Some(min_ms) = config.election_timeout_min_ms {
@@ -183,7 +189,7 @@ fn engine(config: &Config, link: Link) -> quorate_raft::Config {
 }
 
 /// An error and all its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -49,13 +49,8 @@ pub struct ClusterService {
 }
 
 impl ClusterService {
-    pub fn new(raft: RaftNode, signer: Signer) -> Self {
-        Self {
-            raft,
-            signer: Arc::new(signer),
-            watchers: Arc::new(Semaphore::new(WATCHERS_MAX)),
-            queries: Arc::new(Semaphore::new(QUERIES_AT_ONCE)),
-        }
+    pub fn new(raft: RaftNode, signer: Arc<Signer>) -> Self {
+        Self { raft, signer, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)), queries: Arc::new(Semaphore::new(QUERIES_AT_ONCE)) }
     }
 }
 
@@ -71,7 +66,7 @@ fn garbled(error: codec::DecodeError) -> Status {
 }
 
 /// When the caller stops waiting: its gRPC deadline, or the default.
-fn deadline<T>(request: &Request<T>) -> Instant {
+pub(crate) fn deadline<T>(request: &Request<T>) -> Instant {
     let told = request.metadata().get("grpc-timeout").and_then(|value| value.to_str().ok()).and_then(parse_timeout);
     Instant::now() + told.unwrap_or(DEADLINE).min(Duration::from_secs(60))
 }
@@ -307,7 +302,7 @@ impl ClusterService {
 }
 
 /// The caller learns that this node failed; the reason is for the node's log.
-fn fault(error: &quorate_domain::StorageError) -> Status {
+pub(crate) fn fault(error: &quorate_domain::StorageError) -> Status {
     tracing::error!(error = error as &dyn std::error::Error, "storage failed while serving");
     Status::internal("this node's storage failed")
 }

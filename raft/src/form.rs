@@ -179,6 +179,11 @@ pub fn decode_entry(index: u64, mut frame: Bytes) -> Result<Entry, FormError> {
     Ok(Entry::new(types::log_id(term, index), payload))
 }
 
+/// The term of an entry, whatever it holds.
+pub fn decode_entry_term(index: u64, frame: Bytes) -> Result<u64, FormError> {
+    Ok(decode_entry(index, frame)?.log_id().committed_leader_id().term)
+}
+
 // ------------------------------------------------------------------ requests between nodes
 
 /// What stands before the entries of an append.

@@ -12,11 +12,14 @@
 //! * [`peers`], [`network`], [`server`] and [`transfer`]: between nodes.
 //! * [`clock`], [`proposer`] and [`read`]: from calls to entries, and from states to answers.
 //! * [`membership`]: who takes part; [`meter`]: what is counted.
+//! * [`backup`] and [`found`]: the state as files that leave the cluster, and a cluster that begins from them.
 //! * [`config`] and [`node`]: all of it, started and stopped.
 
+pub mod backup;
 pub mod clock;
 pub mod config;
 mod form;
+pub mod found;
 mod keeper;
 mod log;
 mod machine;

@@ -23,7 +23,7 @@ use openraft::{EntryPayload, OptionalSend};
 use quorate_domain::machine::{self, Decided};
 use quorate_domain::overlay::Overlay;
 use quorate_domain::{Revision, StorageError, codec};
-use quorate_storage::{LogStore, Snapshot, Snapshots, StateStore};
+use quorate_storage::{LogStore, Snapshot, Snapshots, StateStore, StateView};
 use tokio::sync::{oneshot, watch};
 
 use crate::clock;
@@ -34,6 +34,8 @@ use crate::types::{CommittedLeaderId, Entry, LogId, SnapshotMeta, StoredMembersh
 
 /// Entries in one commit. More would only make their answers late.
 const BATCH_ENTRIES_MAX: usize = 4_096;
+/// What a replay reads of the log at a time.
+const REPLAY_BYTES_MAX: usize = 4 << 20;
 
 type OpenraftSnapshot = openraft::Snapshot<CommittedLeaderId, u64, crate::types::Address, SnapshotFiles>;
 
@@ -52,6 +54,10 @@ pub struct Applied {
     /// The last snapshot that was made to be sent, for the next attempt to go on with.
     prepared: tokio::sync::Mutex<Option<Prepared>>,
     prepared_index: Mutex<Option<AppliedForm>>,
+    /// When the state was last put on disk, or opened from it.
+    flushed_at: Mutex<Instant>,
+    /// Who waits for the state after one entry.
+    pins: Mutex<BTreeMap<u64, Vec<oneshot::Sender<StateView>>>>,
 }
 
 struct Prepared {
@@ -76,6 +82,8 @@ impl Applied {
             floors: Mutex::default(),
             prepared: tokio::sync::Mutex::new(None),
             prepared_index: Mutex::new(None),
+            flushed_at: Mutex::new(Instant::now()),
+            pins: Mutex::default(),
         }))
     }
 
@@ -90,6 +98,10 @@ impl Applied {
 
     pub fn flushed_index(&self) -> u64 {
         self.flushed().map_or(0, |flushed| flushed.index())
+    }
+
+    pub fn flushed_ago(&self) -> std::time::Duration {
+        lock(&self.flushed_at).elapsed()
     }
 
     /// Up to where the log may be purged as far as snapshots on their way are concerned.
@@ -115,7 +127,42 @@ impl Applied {
         Ok(AppliedForm::decode(self.state.flushed_applied().as_deref())?)
     }
 
-    fn apply(&self, batch: Vec<Item>) -> io::Result<()> {
+    /// Applies the rest of the log, committed or not: for a state and a log that no cluster will decide about any more.
+    pub fn replay(&self) -> io::Result<()> {
+        loop {
+            let rows = self.log.read(self.index() + 1..u64::MAX, REPLAY_BYTES_MAX).map_err(fault)?;
+            if rows.is_empty() {
+                return Ok(());
+            }
+            let entries = rows.into_iter().map(|(index, frame)| Ok((form::decode_entry(index, frame)?, None)));
+            self.apply(entries.collect::<io::Result<Vec<Item>>>()?)?;
+        }
+    }
+
+    /// The state right after the entry of this index, once it is applied; nothing, when it was applied before.
+    pub fn pin_at(&self, index: u64) -> oneshot::Receiver<StateView> {
+        let (sender, receiver) = oneshot::channel();
+        let mut pins = lock(&self.pins);
+        // Under the lock: `publish` moves the index first and looks for pins then.
+        if self.index() < index {
+            pins.entry(index).or_default().push(sender);
+        }
+        receiver
+    }
+
+    fn apply(&self, mut batch: Vec<Item>) -> io::Result<()> {
+        while let (Some((first, _)), Some((last, _))) = (batch.first(), batch.last()) {
+            let (first, last) = (first.index(), last.index());
+            // A state that is waited for has to be committed on its own.
+            let pinned = lock(&self.pins).range(first..last).next().map(|(index, _)| *index);
+            let rest = pinned.map_or_else(Vec::new, |index| batch.split_off((index - first) as usize + 1));
+            self.apply_together(batch)?;
+            batch = rest;
+        }
+        Ok(())
+    }
+
+    fn apply_together(&self, batch: Vec<Item>) -> io::Result<()> {
         let (start, entries) = (Instant::now(), batch.len());
         let mut marker = lock(&self.marker).clone();
         let mut overlay = Overlay::new(&*self.state);
@@ -141,6 +188,16 @@ impl Applied {
         let index = marker.index();
         *lock(&self.marker) = marker;
         self.index.send_replace(index);
+        let mut pins = lock(&self.pins);
+        if pins.is_empty() {
+            return;
+        }
+        // Those that a snapshot jumped over are dropped, which tells who waits.
+        let later = pins.split_off(&(index + 1));
+        for pin in std::mem::replace(&mut *pins, later).remove(&index).into_iter().flatten() {
+            // Who waited may have gone.
+            let _ = pin.send(self.state.view());
+        }
     }
 
     /// For a blocking thread.
@@ -296,6 +353,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Flush {
     async fn build_snapshot(&mut self) -> Result<OpenraftSnapshot, io::Error> {
         let state = Arc::clone(&self.0.state);
         tokio::task::spawn_blocking(move || state.flush()).await.map_err(io::Error::other)?.map_err(fault)?;
+        *lock(&self.0.flushed_at) = Instant::now();
         Ok(OpenraftSnapshot { meta: self.0.flushed()?.snapshot_meta()?, snapshot: SnapshotFiles::Flushed })
     }
 }

@@ -10,7 +10,7 @@ use openraft::errors::{InitializeError, RaftError};
 use quorate_domain::machine::{Call, Clock, Decided};
 use quorate_domain::{Revision, codec};
 use quorate_proto::cluster;
-use quorate_storage::{Claim, DataDir, FsyncProbe, IdentityError, LogStore, Snapshots, StateStore, StorageError, probe_fsync};
+use quorate_storage::{Claim, DataDir, FsyncProbe, IdentityError, LogStore, Snapshots, StateDigest, StateStore, StorageError, probe_fsync};
 use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, spawn_blocking};
 
@@ -215,6 +215,23 @@ impl RaftNode {
         &self.inner.applied.state
     }
 
+    pub(crate) fn snapshots(&self) -> &Snapshots {
+        self.inner.applied.snapshots()
+    }
+
+    /// A digest of the whole state right after the entry of this revision; nothing when that is over. Reads everything once,
+    /// which takes as long as the disk does; the wait before it ends at the deadline.
+    pub async fn digest_at(&self, revision: Revision, deadline: Instant) -> Result<Option<StateDigest>, ReadError> {
+        let view = match tokio::time::timeout_at(deadline.into(), self.inner.applied.pin_at(revision.0)).await {
+            Ok(Ok(view)) => view,
+            Ok(Err(_)) => return Ok(None),
+            Err(_) => return Err(Unavailable::new(Reason::Timeout, format!("revision {revision} is not applied here yet"), 100).into()),
+        };
+        let digest = spawn_blocking(move || view.digest()).await;
+        let digest = digest.map_err(|error| StorageError::new("the scan did not end", error)).and_then(|digest| digest);
+        digest.map(Some).map_err(ReadError::Storage)
+    }
+
     pub fn log(&self) -> &Arc<LogStore> {
         &self.inner.applied.log
     }
@@ -411,6 +428,11 @@ impl RaftNode {
     /// The revision up to which a crash now would not need the log.
     pub fn flushed(&self) -> Revision {
         Revision(self.inner.applied.flushed_index())
+    }
+
+    /// How long ago that was put on disk.
+    pub fn flushed_ago(&self) -> Duration {
+        self.inner.applied.flushed_ago()
     }
 }
 

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use openraft::ReadPolicy;
 use openraft::errors::{LinearizableReadError, RaftError};
+use quorate_domain::lineage::Lineage;
 use quorate_domain::machine::Clock;
 use quorate_domain::{LeaseTime, Principal, ReadStamp, Revision, StorageError, UnixMs};
 use quorate_storage::StateView;
@@ -114,7 +115,15 @@ impl Reader {
             }
             Consistency::AtLeast(revision) => {
                 self.wait_applied(revision.0, deadline).await?;
-                self.view(self.age())
+                let at = self.view(self.age())?;
+                // Its number was passed, but what it wrote is not here.
+                match Lineage::read(&at.view)?.lost(revision) {
+                    None => Ok(at),
+                    Some(cut) => {
+                        let detail = format!("revision {revision} is gone: the cluster was restored to what it was at {}", cut.through);
+                        Err(Unavailable::new(Reason::OtherLineage, detail, 0).into())
+                    }
+                }
             }
             Consistency::Stale { age_max } => match self.age() {
                 Some(age) if age <= age_max => self.view(Some(age)),

@@ -15,6 +15,8 @@ pub enum Reason {
     Stopping,
     Timeout,
     TooStale,
+    /// What was asked for is of a history that a restore left behind.
+    OtherLineage,
 }
 
 impl Reason {
@@ -27,6 +29,7 @@ impl Reason {
             Reason::Stopping => "stopping",
             Reason::Timeout => "timeout",
             Reason::TooStale => "too_stale",
+            Reason::OtherLineage => "other_lineage",
         }
     }
 }

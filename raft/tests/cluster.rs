@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use quorate_domain::machine::{Call, Clock, Decided};
 use quorate_domain::tx::{Direction, Row};
-use quorate_domain::{Principal, Read, RequestId, Revision, Table, Tier, UnixMs, flag};
+use quorate_domain::{Principal, Read, RequestId, Revision, Table, Tier, UnixMs, flag, lineage};
 use quorate_proto::cluster::StatusResponse;
 use quorate_proto::raft::raft_client::RaftClient;
 use quorate_proto::raft::{Header, RaftRequest};
+use quorate_raft::backup::{Place, Snapshot, Unpacked};
+use quorate_raft::found::{self, Founder, Plan};
 use quorate_raft::{
     Address, Change, Config, Consistency, MembershipError, ProposeError, RaftNode, ReadError, Reason, StartError, TransferLeaderError,
 };
@@ -531,4 +533,145 @@ fn leases_go_first_and_what_waits_too_long_is_refused_unwritten() {
         assert_eq!((unavailable.reason, unavailable.maybe_written), (Reason::Overloaded, false));
         assert!(unavailable.retry_after_ms > 0);
     }
+}
+
+// ------------------------------------------------------------------ digests, checkpoints and new lineages
+
+impl Cluster {
+    /// The digest of every replica right after one entry that is still to come, while entries come in groups.
+    fn digests(&self) -> Vec<String> {
+        let revision = Revision(self.leader().status().applied + 7);
+        let digest = |replica: &Replica| replica.block_on(replica.node().digest_at(revision, Instant::now() + PATIENCE)).unwrap();
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = self.running().map(|replica| scope.spawn(move || digest(replica))).collect();
+            // Many at once, so that one batch reaches past the revision.
+            let leader = self.leader();
+            std::thread::scope(|callers| {
+                for _ in 0..20 {
+                    callers.spawn(move || leader.propose(set_flag(&unique(), "off")));
+                }
+            });
+            asked.into_iter().map(|digest| digest.join().unwrap().expect("it was asked for in time").blake3).collect()
+        })
+    }
+
+    /// Stops all of it and begins a new lineage from a snapshot, on folders beside the old ones.
+    fn refounded(mut self, snapshot: &Snapshot) -> (Self, lineage::Begun) {
+        self.replicas.iter_mut().for_each(Replica::kill);
+        let founders: Vec<Founder> = self
+            .replicas
+            .iter_mut()
+            .map(|replica| {
+                replica.dir = self._dir.path().join(format!("new-{}", replica.id));
+                replica.tweak = |config| config.lineage = LINEAGE;
+                Founder { node_id: replica.id, address: replica.config().address, dir: replica.dir.clone() }
+            })
+            .collect();
+        let plan = Plan { cluster_id: "acme", lineage: LINEAGE, founders: &founders, now: UnixMs(1_900_000_000_000) };
+        let begun = found::found(&plan, snapshot).unwrap();
+        self.replicas.iter_mut().for_each(Replica::start);
+        (self, begun)
+    }
+}
+
+const LINEAGE: u64 = 77;
+
+#[test]
+fn all_replicas_have_one_digest_at_one_revision_and_one_that_diverged_has_another() {
+    let cluster = Cluster::of(3);
+    let digests = cluster.digests();
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
+    let passed = cluster.leader().status().applied;
+    let leader = cluster.leader();
+    let late = leader.block_on(leader.node().digest_at(Revision(passed), Instant::now() + PATIENCE)).unwrap();
+    assert_eq!(late, None, "a state that is over can't be had any more");
+
+    let rogue = cluster.follower().id;
+    let state = cluster.replicas[rogue as usize - 1].node().state();
+    let writes = [((Table::Records, b"rogue".to_vec()), Some(b"row".to_vec()))];
+    state.commit(writes.into(), state.applied().unwrap().unwrap()).unwrap();
+    let digests = cluster.digests();
+    for (replica, digest) in cluster.replicas.iter().zip(&digests) {
+        let same_as = digests.iter().filter(|other| *other == digest).count();
+        assert_eq!(same_as, if replica.id == rogue { 1 } else { 2 }, "node {}: {digests:?}", replica.id);
+    }
+}
+
+#[test]
+fn a_checkpoint_of_a_follower_holds_what_was_acknowledged_and_founds_a_cluster_above_every_old_revision() {
+    let cluster = Cluster::of(3);
+    let decided = cluster.decide(set_flag("before", "advisory"));
+    let checkpoint = {
+        let follower = cluster.follower();
+        follower.block_on(follower.node().checkpoint(false, Instant::now() + PATIENCE)).unwrap()
+    };
+    let contents = checkpoint.snapshot().manifest().clone();
+    let place = Place::of(&contents.applied).unwrap();
+    assert!(place.revision >= decided.revision.0);
+    assert_eq!(place.members.iter().filter(|member| member.voter).count(), 3);
+    let after = cluster.decide(set_flag("after", "off"));
+    let dir = tempfile::tempdir().unwrap();
+    let unpacked = Unpacked::into_dir(dir.path(), contents.applied, contents.files.clone()).unwrap();
+    for file in &contents.files {
+        let bytes = checkpoint.snapshot().read_chunk(&file.name, 0, file.size_bytes as usize).unwrap();
+        std::io::Write::write_all(&mut unpacked.file(&file.name), &bytes).unwrap();
+    }
+    let lies = |what: &str| {
+        let found = |replica: &Replica| std::fs::read_dir(replica.dir.join("snapshots")).unwrap().count();
+        assert_eq!(cluster.replicas.iter().map(found).sum::<usize>(), usize::from(what == "held"), "{what}");
+    };
+    lies("held");
+    drop(checkpoint);
+    lies("dropped");
+    let (mut cluster, begun) = cluster.refounded(&unpacked.finish().unwrap());
+    assert_eq!((begun.cut.through.0, begun.cut.lineage), (place.revision, LINEAGE));
+
+    let first = cluster.leader();
+    assert_eq!(first.read_flag(Consistency::Linearizable).unwrap(), "enforce", "set by the test's own look for a leader");
+    let again = cluster.decide(set_flag("before", "advisory"));
+    assert!(again.replayed, "answers of the kept history are remembered");
+    let anew = cluster.decide(set_flag("after", "off"));
+    assert!(!anew.replayed && anew.revision > begun.cut.from && anew.revision > after.revision);
+    cluster.assert_same_everywhere();
+
+    // What was written in the history that was left behind is not here, and a read that relies on it is told so.
+    let lost = cluster.replicas[0].read_flag(Consistency::AtLeast(after.revision));
+    assert!(matches!(&lost, Err(ReadError::Unavailable(why)) if why.reason == Reason::OtherLineage), "{lost:?}");
+    cluster.replicas[0].read_flag(Consistency::AtLeast(anew.revision)).unwrap();
+
+    // Old nodes are refused, and so is a folder of the old lineage.
+    let header = Header { cluster_id: "acme".into(), from_node: 2, from_incarnation: "x".into(), to_node: 1, ..Header::default() };
+    let refused = call(&cluster, cluster.replicas[0].address, header);
+    assert!(refused.message().contains("lineage"), "{}", refused.message());
+    let mut old = cluster.at(2).config();
+    cluster.at(2).kill();
+    old.data_dir = cluster._dir.path().join("2");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let started = runtime.block_on(RaftNode::start(old));
+    assert!(matches!(started, Err(StartError::Identity(_))), "an old folder joins in");
+
+    // A member that was away meanwhile, and one that restarts, go on.
+    cluster.decide(set_flag(&unique(), "off"));
+    cluster.at(2).start();
+    cluster.assert_same_everywhere();
+}
+
+#[test]
+fn a_survivor_brings_all_that_its_log_holds_and_its_folder_stays_as_it_is() {
+    let mut cluster = Cluster::of(3);
+    let decided = cluster.decide(set_flag("last", "advisory"));
+    cluster.assert_same_everywhere();
+    let survivor = cluster.follower().id;
+    cluster.replicas.iter_mut().for_each(Replica::kill);
+    let dir = cluster.at(survivor).dir.clone();
+    let scratch = tempfile::tempdir().unwrap();
+    let found = wait("a folder that nobody holds any more", || found::survivor(&dir, scratch.path()).ok());
+    assert!(found.last_log.1 >= decided.revision.0, "{found:?}");
+    assert_eq!((found.identity.node_id, found.identity.cluster_id.as_str()), (survivor, "acme"));
+    let snapshot = found::recover(&dir, &scratch.path().join("recovered")).unwrap();
+    // Nothing of the state was flushed: it all comes from the log.
+    let (cluster, begun) = cluster.refounded(&snapshot);
+    assert_eq!(begun.cut.through.0, found.last_log.1);
+    assert!(cluster.decide(set_flag("last", "advisory")).replayed);
+    assert_eq!(found::survivor(&dir, tempfile::tempdir().unwrap().path()).unwrap().last_log, found.last_log);
 }

@@ -49,6 +49,21 @@ pub fn create_dir(dir: &Path) -> Result<(), StorageError> {
     }
 }
 
+/// Copies a folder with all that is in it, each file synced. Never by a link: damage to one copy must not be in the other.
+pub fn copy_dir(from: &Path, to: &Path) -> Result<(), StorageError> {
+    create_dir(to)?;
+    for name in names(from)? {
+        let (from, to) = (from.join(&name), to.join(&name));
+        if from.is_dir() {
+            copy_dir(&from, &to)?;
+        } else {
+            fs::copy(&from, &to).map_err(at("copy", &from))?;
+            File::open(&to).and_then(|file| file.sync_all()).map_err(at("sync", &to))?;
+        }
+    }
+    sync_dir(to)
+}
+
 /// The content of `path`, or `None` when there is no such file.
 pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, StorageError> {
     match fs::read(path) {
@@ -73,7 +88,7 @@ pub fn names(dir: &Path) -> Result<Vec<String>, StorageError> {
 }
 
 /// Says what was being done to which path when the operating system refused.
-pub fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StorageError {
+pub fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StorageError + use<> {
     let context = format!("cannot {action} {}", path.display());
     move |error| StorageError::new(context, error)
 }

@@ -79,6 +79,13 @@ impl DataDir {
         Ok(Self { path: dir.to_owned(), identity, _lock: lock })
     }
 
+    /// Locks a directory that has its identity already.
+    pub fn open(dir: &Path) -> Result<Self, IdentityError> {
+        // Before the lock, whose file would be the first thing in a folder that is not there.
+        let identity = read(dir)?.ok_or_else(|| IdentityError::NoIdentity { dir: dir.to_owned() })?;
+        Ok(Self { path: dir.to_owned(), identity, _lock: lock(dir)? })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

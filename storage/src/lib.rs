@@ -11,9 +11,11 @@
 //! * [`state`]: the state machine. No WAL, one batch per commit, always on disk at the boundary of a batch.
 //! * [`snapshot`]: the state as a directory of files that can be sent, resumed, checked and installed.
 //! * [`histogram`]: what is counted along the way.
-//! * `durable` and `rocks`: files that are there whole or not at all, and what both databases share.
+//! * [`archive`]: many files in one that leaves the cluster.
+//! * [`durable`] and `rocks`: files that are there whole or not at all, and what both databases share.
 
-mod durable;
+pub mod archive;
+pub mod durable;
 pub mod histogram;
 pub mod identity;
 pub mod log;
@@ -28,4 +30,4 @@ pub use log::{LogMeter, LogOptions, LogStats, LogStore};
 pub use probe::{FsyncProbe, probe_fsync};
 pub use quorate_domain::StorageError;
 pub use snapshot::{FileEntry, Manifest, Receiver, Snapshot, Snapshots, TransferError};
-pub use state::{StateOptions, StateStore, StateView};
+pub use state::{StateDigest, StateOptions, StateStore, StateView};

@@ -63,12 +63,12 @@ def family(root):
 class Deployment:
     """Three nodes and a gateway under the supervisor of `quorate dev`."""
 
-    def __init__(self, environment=None, words=()):
-        """`words` are more flags for `quorate dev`."""
+    def __init__(self, environment=None, data=None, arguments=()):
+        """On a fresh folder, or on one that is there and stays; `arguments` are more of them for `quorate dev`."""
         self._home = pathlib.Path(tempfile.mkdtemp(prefix="quorate-test-"))
-        self.data = self._home / "data"
+        self.data = pathlib.Path(data) if data else self._home / "data"
         self._environment = {**os.environ, **(environment or {})}
-        self._words = words
+        self._arguments = arguments
         self._others = []
         self._process = None
         atexit.register(self.stop)
@@ -79,7 +79,8 @@ class Deployment:
             raise
 
     def _launch(self):
-        command = [str(executable()), "dev", "--json", "--data", str(self.data), *self._words]
+        # Any free port: the default one may go to somebody else while a deployment is stopped.
+        command = [str(executable()), "dev", "--json", "--port", "0", "--data", str(self.data), *self._arguments]
         with open(self._home / "dev.log", "ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
                                              env=self._environment, start_new_session=True)
@@ -184,6 +185,15 @@ class Deployment:
         """The same, without waiting for its end."""
         command = [str(executable()), *map(str, words), "--json", "--data", str(self.data)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def halt(self):
+        """Stops what dev runs, and leaves the folder."""
+        self._end(self._process)
+        self._process = None
+
+    def go_on(self):
+        """Starts dev again on the same folder."""
+        self.info = self._launch()
 
     # -------- more processes
 

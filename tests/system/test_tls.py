@@ -453,7 +453,7 @@ class Tls(unittest.TestCase):
 
 class Dev(unittest.TestCase):
     def test_dev_with_tls_makes_its_certificates_once_and_speaks_tls_everywhere(self):
-        deployment = Deployment(words=("--tls",))
+        deployment = Deployment(arguments=("--tls",))
         self.addCleanup(deployment.stop)
         context = ssl.create_default_context(cafile=deployment.info["ca"])
         self.assertTrue(deployment.info["http"].startswith("https://"))

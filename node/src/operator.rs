@@ -1,0 +1,109 @@
+//! The `Operator` service: what an operator's verb asks of a node and no gateway does.
+//!
+//! All of it only reads, at its own pace: one backup or scrub runs on a node at a time.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use futures::Stream;
+use quorate_domain::Revision;
+use quorate_proto::cluster as wire;
+use quorate_proto::cluster::operator_server::Operator;
+use quorate_raft::backup::FileEntry;
+use quorate_raft::{RaftNode, ReadError};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use crate::backup::{self, Source};
+use crate::run::chain;
+use crate::service::{deadline, fault};
+use crate::sign::Signer;
+
+/// Parts of a backup that a slow reader may have waiting.
+const BACKUP_BUFFER: usize = 4;
+/// How long the state of one entry is waited for before a scrub gives it up.
+const PINNED_WITHIN: Duration = Duration::from_secs(60);
+
+/// The service. Clones share the node.
+#[derive(Clone)]
+pub struct OperatorService {
+    raft: RaftNode,
+    signer: Arc<Signer>,
+    /// What reads the whole state runs alone.
+    scans: Arc<Semaphore>,
+}
+
+impl OperatorService {
+    pub fn new(raft: RaftNode, signer: Arc<Signer>) -> Self {
+        Self { raft, signer, scans: Arc::new(Semaphore::new(1)) }
+    }
+
+    fn look(&self) -> wire::ExamineResponse {
+        // A file system that does not tell shows as one without space, which is a finding.
+        let disk = rustix::fs::statvfs(self.raft.data_dir().path());
+        let disk = disk.inspect_err(|error| tracing::warn!(%error, "cannot ask the file system")).ok();
+        let bytes = |blocks: fn(&rustix::fs::StatVfs) -> u64| disk.as_ref().map_or(0, |disk| blocks(disk).saturating_mul(disk.f_frsize));
+        wire::ExamineResponse {
+            status: Some(self.raft.status()),
+            version: env!("CARGO_PKG_VERSION").into(),
+            wall_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
+            disk_free_bytes: bytes(|disk| disk.f_bavail),
+            disk_total_bytes: bytes(|disk| disk.f_blocks),
+            flushed: self.raft.flushed().0,
+            flushed_ms_ago: self.raft.flushed_ago().as_millis() as u64,
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Operator for OperatorService {
+    type BackupStream = Pin<Box<dyn Stream<Item = Result<wire::BackupPart, Status>> + Send>>;
+
+    async fn backup(&self, request: Request<wire::BackupRequest>) -> Result<Response<Self::BackupStream>, Status> {
+        let deadline = deadline(&request);
+        let request = request.into_inner();
+        let permit = Arc::clone(&self.scans)
+            .try_acquire_owned()
+            .map_err(|_| Status::resource_exhausted("a backup or a scrub runs on this node already; ask another, or later"))?;
+        let checkpoint = match self.raft.checkpoint(request.stale, deadline).await {
+            Ok(checkpoint) => checkpoint,
+            Err(ReadError::Unavailable(unavailable)) => return Err(Status::unavailable(unavailable.to_string())),
+            Err(ReadError::Storage(error)) => return Err(fault(&error)),
+        };
+        let status = self.raft.status();
+        let source = Source { cluster_id: status.cluster_id, lineage: status.lineage, node_id: status.node_id, signer: &self.signer };
+        let attached = |file: wire::BackupFile| FileEntry { name: file.name, size_bytes: file.size_bytes, blake3: file.blake3 };
+        let attached = request.attached.into_iter().map(attached).collect();
+        let head = source.head(checkpoint.snapshot(), attached).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let (sender, receiver) = mpsc::channel(BACKUP_BUFFER);
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            backup::send(checkpoint.snapshot(), head, &sender);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn state_hash(&self, request: Request<wire::StateHashRequest>) -> Result<Response<wire::StateHashResponse>, Status> {
+        use wire::state_hash_response::Result as Answer;
+        let revision = Revision(request.into_inner().revision);
+        let _permit = Arc::clone(&self.scans)
+            .try_acquire_owned()
+            .map_err(|_| Status::resource_exhausted("a backup or a scrub runs on this node already; ask later"))?;
+        let result = match self.raft.digest_at(revision, Instant::now() + PINNED_WITHIN).await {
+            Ok(Some(digest)) => Answer::Hashed(wire::StateHashed { blake3: digest.blake3, rows: digest.rows, bytes: digest.bytes }),
+            Ok(None) => Answer::Passed(*self.raft.applied().borrow()),
+            Err(ReadError::Unavailable(unavailable)) => Answer::Unavailable(unavailable.into()),
+            Err(ReadError::Storage(error)) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "the state can't be read");
+                Answer::Unreadable(chain(&error))
+            }
+        };
+        Ok(Response::new(wire::StateHashResponse { result: Some(result) }))
+    }
+
+    async fn examine(&self, _: Request<wire::ExamineRequest>) -> Result<Response<wire::ExamineResponse>, Status> {
+        Ok(Response::new(self.look()))
+    }
+}
