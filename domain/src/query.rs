@@ -6,7 +6,7 @@ use crate::limit::LIST_MAX;
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
-use crate::{approval, codec, coord, fact, flag, identity, punchcard, receipt, session, work};
+use crate::{approval, codec, coord, fact, flag, identity, key_ring, observation, punchcard, receipt, session, work};
 
 /// A struct that stands in [`Query`] and knows what it answers.
 pub trait QueryKind: Into<Query> {
@@ -69,6 +69,15 @@ queries! {
     GetWork(work::GetWork) -> work::WorkView,
     StatusFeed(work::StatusFeed) -> work::Feed,
     CoordStatus(coord::CoordStatus) -> coord::Coordination,
+    ProveReceipt(receipt::ProveReceipt) -> receipt::ProvenReceipt,
+    GetLogHead(receipt::GetLogHead) -> receipt::LogHead,
+    ProveInclusion(receipt::ProveInclusion) -> receipt::Inclusion,
+    ProveConsistency(receipt::ProveConsistency) -> receipt::Consistency,
+    GetObservation(observation::GetObservation) -> observation::ObservationView,
+    ListObservations(observation::ListObservations) -> observation::Observations,
+    ExportFacts(fact::ExportFacts) -> fact::ExportedFacts,
+    GetExport(fact::GetExport) -> fact::SignedExport,
+    ListReceiptKeys(key_ring::ListReceiptKeys) -> key_ring::ReceiptKeys,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

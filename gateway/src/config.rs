@@ -2,6 +2,7 @@
 //! flags.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ed25519_dalek::VerifyingKey;
@@ -32,6 +33,9 @@ pub struct Config {
     /// Values of `Origin` accepted besides loopback, such as `https://console.example`; none by default. Requests without
     /// `Origin`, as all command-line clients send them, are accepted.
     pub allowed_origins: Vec<String>,
+    /// Folder for audit exports, made when it is missing; none by default, and then `audit_export_bundle` is refused. Whoever reads
+    /// it reads the team's facts, so files are their owner's alone.
+    pub audit_export_dir: Option<PathBuf>,
     /// How long one call may take, retries included, in ms; 25,000 by default, 1,000 to 300,000. Shorter than an election (a
     /// second or two): calls fail while a leader is replaced. Longer than the clients' own timeout: they give up first.
     pub call_deadline_ms: u64,
@@ -54,6 +58,7 @@ impl Default for Config {
             receipt_keys: Vec::new(),
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            audit_export_dir: None,
             call_deadline_ms: 25_000,
             calls_max: 4_096,
             drain_ms: 10_000,
@@ -81,6 +86,7 @@ pub struct Settings {
     pub receipt_keys: Vec<(String, VerifyingKey)>,
     pub allowed_hosts: Vec<String>,
     pub allowed_origins: Vec<String>,
+    pub audit_export_dir: Option<PathBuf>,
     pub call_deadline: Duration,
     pub calls_max: usize,
     pub drain: Duration,
@@ -122,6 +128,7 @@ impl Config {
             receipt_keys,
             allowed_hosts: self.allowed_hosts,
             allowed_origins: self.allowed_origins,
+            audit_export_dir: self.audit_export_dir,
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,
             drain: Duration::from_millis(self.drain_ms),

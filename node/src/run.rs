@@ -4,6 +4,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use quorate_proof::Signer;
 use quorate_proto::REQUEST_BYTES_MAX;
 use quorate_proto::cluster::cluster_server::ClusterServer;
 use quorate_proto::secret::Want;
@@ -17,7 +18,6 @@ use tonic::transport::server::TcpIncoming;
 use crate::Config;
 use crate::health;
 use crate::service::ClusterService;
-use crate::sign::Signer;
 
 /// How a node ended.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ fn check(config: &Config, may_create: bool) -> Result<Signer, String> {
             config.node_id
         ));
     }
-    Signer::from_hex(&config.receipt_key)
+    Signer::from_hex(&config.receipt_key, &config.cluster_id)
 }
 
 async fn bind(address: &str) -> Result<TcpListener, String> {

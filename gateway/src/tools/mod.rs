@@ -4,11 +4,15 @@
 use crate::registry::Catalog;
 
 pub mod approvals;
+pub mod attest;
+pub mod custody;
 pub mod decisions;
+pub mod exports;
 pub mod facts;
 pub mod freshness;
 pub mod identity;
 pub mod memory;
+pub mod observations;
 pub mod punchcards;
 pub mod receipts;
 pub mod sessions;
@@ -22,6 +26,7 @@ pub fn crux() -> Catalog {
         .with::<facts::DeleteFact>()
         .with::<facts::ListEntities>()
         .with::<facts::FactHistory>()
+        .with::<attest::OutputAttest>()
         .with::<memory::MemoryView>()
         .with::<memory::MemoryEdit>()
         .with::<memory::MemoryPin>()
@@ -39,10 +44,15 @@ pub fn crux() -> Catalog {
         .with::<sessions::DeleteSession>()
         .with::<sessions::ArchiveSession>()
         .with::<sessions::UnarchiveSession>()
+        .with::<observations::ListObservations>()
+        .with::<observations::GetObservation>()
+        .with::<observations::VerifyObservation>()
         .with::<receipts::ReceiptVerify>()
         .with::<identity::GetAgentIdentity>()
         .with::<identity::ResolvePrincipal>()
         .with::<decisions::RecordDecision>()
+        .with::<exports::AuditExportBundle>()
+        .with::<custody::ContextCustodyAudit>()
         .with::<work::ListProjects>()
         .with::<work::GetProjectContext>()
         .with::<work::ListWork>()
@@ -72,5 +82,7 @@ pub mod group {
     pub const APPROVALS: &str = "approvals";
     pub const PUNCHCARDS: &str = "punchcards";
     pub const WORK: &str = "work";
+    pub const OBSERVATIONS: &str = "observations";
+    pub const AUDIT: &str = "audit";
     pub const TOOLS: &str = "tools";
 }
