@@ -114,6 +114,11 @@ impl Config {
                 Err(_) => return wrong("receipt_keys", format!("holds no Ed25519 public key: {text}")),
             }
         }
+        // Callers are told the path, and don't know where this process runs.
+        let audit_export_dir = match self.audit_export_dir.map(std::path::absolute).transpose() {
+            Ok(folder) => folder,
+            Err(error) => return wrong("audit_export_dir", format!("names no folder: {error}")),
+        };
         if !(1_000..=300_000).contains(&self.call_deadline_ms) {
             return wrong("call_deadline_ms", format!("is 1,000 to 300,000, not {}", self.call_deadline_ms));
         }
@@ -128,7 +133,7 @@ impl Config {
             receipt_keys,
             allowed_hosts: self.allowed_hosts,
             allowed_origins: self.allowed_origins,
-            audit_export_dir: self.audit_export_dir,
+            audit_export_dir,
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,
             drain: Duration::from_millis(self.drain_ms),

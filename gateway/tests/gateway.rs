@@ -947,6 +947,31 @@ async fn observations_are_told_over_http_once_each_and_all_or_none() {
 }
 
 #[tokio::test]
+async fn each_observation_has_an_ed25519_receipt_that_verifies_with_the_public_key_that_is_published() {
+    use ed25519_dalek::{Signature, VerifyingKey};
+    let world = world().await;
+    world.fake.run(AddReceiptKey { public_key: world.fake.receipt_key_hex() }.into()).unwrap();
+    let told = json!({ "provider": "anthropic", "kind": "tool_use", "payload": { "z": 1.5, "a": "ü", "m": null } }).to_string();
+    for _ in 0..2 {
+        assert_eq!(world.post(&a(), "/v1/sessions/s/observations", &told).await.status, 201);
+    }
+    let keys = world.get(&b(), "/v1/log/keys").await.json()["keys"].clone();
+    let seen = world.ok(&b(), "list_observations", json!({ "session_id": "s" })).await;
+    for record in seen["observations"].as_array().unwrap() {
+        let mut body = record.as_object().unwrap().clone();
+        // Not `remove`, which would put the last field in its place.
+        let receipt = body.shift_remove("receipt").unwrap();
+        let hash = blake3::hash(serde_json::to_string(&body).unwrap().as_bytes());
+        assert_eq!(receipt["body_hash"], format!("blake3:{}", hash.to_hex()));
+        let key = keys.as_array().unwrap().iter().find(|key| key["key_id"] == receipt["signed_by"]).unwrap();
+        let key: [u8; 32] = hex::decode(key["public_key"].as_str().unwrap()).unwrap().try_into().unwrap();
+        let signature = Signature::from_slice(&hex::decode(receipt["signature"].as_str().unwrap()).unwrap()).unwrap();
+        VerifyingKey::from_bytes(&key).unwrap().verify_strict(hash.as_bytes(), &signature).unwrap();
+    }
+    assert_eq!(seen["count"], 2);
+}
+
+#[tokio::test]
 async fn what_its_flag_switches_off_answers_as_documented() {
     let (world, _folder) = world_with_exports().await;
     let id = world.decide(&a()).await;

@@ -305,6 +305,11 @@ mod tests {
         }
     }
 
+    fn nodes(world: &World) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let prefix = kind_prefix("acme", Kind::ReceiptNode);
+        world.state.scan_bytes(Table::Receipts, prefix.as_bytes(), &prefix.after_prefix(), Direction::Ascending, 999).unwrap()
+    }
+
     fn heads(world: &mut World) -> Vec<LogHead> {
         ["mara", "eve"].map(|who| world.ask("9h", person(who), GetLogHead { size: None }).unwrap()).into()
     }
@@ -345,6 +350,7 @@ mod tests {
         let mut straight = World::new();
         make(&mut straight, "mara", 0..12);
         assert_eq!(heads(&mut world)[0], heads(&mut straight)[0]);
+        assert_eq!(nodes(&world), nodes(&straight), "byte for byte what a tree holds that was always there");
     }
 
     #[test]
