@@ -62,9 +62,11 @@ class Receipts(unittest.TestCase):
         bundle = pathlib.Path(self.call("audit_export_bundle", token_budget=10_000)["bytes_path"]).read_bytes()
         code, _, err = quorate("receipt", "get", "nothing", *self.as_agent)
         self.assertEqual((code, "no receipt `nothing`" in err), (1, True), err)
+        key = json.loads(saved.read_text())["public_key"]
+        code, out, err = quorate("key", "list", "--json", "--data", self.deployment.data)
+        self.assertEqual((code, [known["public_key"] for known in json.loads(out)["keys"]]), (0, [key]), err)
         self.deployment.stop()
 
-        key = json.loads(saved.read_text())["public_key"]
         for data in (saved.read_bytes(), before, heads, bundle):
             code, told = self.verify(data)
             self.assertEqual((code, told["valid"], told["key_pinned"]), (0, True, False), told)
