@@ -19,9 +19,7 @@ use crate::event;
 use crate::flag::{self, refuse_off};
 use crate::identity::check_name;
 use crate::key::Key;
-use crate::limit::{
-    LIST_MAX, OBSERVATIONS_PER_CALL_MAX, REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX, STATE_BYTES_MAX, STATE_DEPTH_MAX,
-};
+use crate::limit::{OBSERVATIONS_PER_CALL_MAX, REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, STATE_BYTES_MAX, STATE_DEPTH_MAX};
 use crate::query::rows;
 use crate::receipt::Hash;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
@@ -364,7 +362,7 @@ impl ListObservations {
             return Ok(Err(refusal));
         }
         let limit = match rows(self.limit) {
-            Ok(limit) => limit.min(LIST_MAX),
+            Ok(limit) => limit,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let tenant = &at.caller.tenant;
@@ -438,7 +436,7 @@ fn numbers(
         None => (Table::Receipts, kind_prefix(tenant, Kind::ObservationLink).text(session_id)),
     };
     let start = prefix.clone().number(from).into_bytes();
-    let rows = view.scan_bytes(table, &start, &prefix.after_prefix(), Direction::Ascending, count.min(SCAN_ROWS_MAX))?;
+    let rows = view.scan_bytes(table, &start, &prefix.after_prefix(), Direction::Ascending, count)?;
     let number = |key: &[u8]| key.last_chunk().map(|bytes| u64::from_be_bytes(*bytes));
     rows.iter().map(|(key, _)| number(key).ok_or_else(|| StorageError::corrupt("an observation's key ends in no number"))).collect()
 }

@@ -146,13 +146,9 @@ struct Reference<'a> {
     receipt_id: &'a str,
 }
 
-fn references(events: &[Event]) -> (u64, Vec<u8>) {
-    let named = |event: &'_ Event| event.source_receipt.is_some();
-    let found: Vec<Reference> = events
-        .iter()
-        .filter(|event| named(event))
-        .map(|event| Reference { fact_id: &event.fact_id, receipt_id: event.source_receipt.as_deref().unwrap_or_default() })
-        .collect();
+fn references<'a>(events: &'a [Event]) -> (u64, Vec<u8>) {
+    let reference = |event: &'a Event| Some(Reference { fact_id: &event.fact_id, receipt_id: event.source_receipt.as_deref()? });
+    let found: Vec<Reference<'a>> = events.iter().filter_map(reference).collect();
     (found.len() as u64, codec::encode(&found))
 }
 
@@ -283,10 +279,8 @@ pub(crate) fn verify(bytes: &[u8], pinned: Option<&VerifyingKey>) -> Result<Repo
     let receipt: ReceiptFile = read(text).map_err(in_receipt)?;
     let told: Option<ExportRecorded> = hex::decode(&receipt.body).ok().and_then(|body| read_body(&body));
     let log = receipt.verify(Some(&key)).map_err(in_receipt)?;
-    let is_same = told.is_some_and(|told| {
-        let Manifest { signature_b64, .. } = &manifest;
-        Manifest { signature_b64: signature_b64.clone(), ..Manifest::of(told, &key) } == manifest
-    });
+    let is_same =
+        told.is_some_and(|told| Manifest { signature_b64: manifest.signature_b64.clone(), ..Manifest::of(told, &key) } == manifest);
     if !is_same {
         return Err(Fault::at(RECEIPT, "the log tells of another export than the manifest"));
     }
