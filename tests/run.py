@@ -105,11 +105,12 @@ def rust():
 
 
 def clients():
-    """The official SDKs against a deployment."""
+    """The official SDKs against a deployment, and the published vectors through a verifier of their own."""
     folder = ROOT / "tests" / "clients"
     done = [run(f"Python SDK {major}", [SETUP / f"python-{major}" / "bin" / "python", folder / "python" / "test_python.py"], of_ours, 900)
             for major in (1, 2)]
-    return [*done, run("TypeScript SDK", ["node", "--test", "client.test.mjs"], of_node, 900, cwd=folder / "node")]
+    vectors = run("Published vectors", [SETUP / "python-2" / "bin" / "python", ROOT / "tests" / "vectors" / "test_vectors.py"], of_ours, 300)
+    return [*done, vectors, run("TypeScript SDK", ["node", "--test", "client.test.mjs"], of_node, 900, cwd=folder / "node")]
 
 
 def system():

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use quorate_domain::{CommandKind, Refusal, identity};
+use quorate_domain::{CommandKind, QueryKind, Refusal, identity};
 use quorate_gateway::call::CallError;
-use quorate_gateway::cluster::Cluster;
+use quorate_gateway::cluster::{Cluster, Consistency};
 
 use crate::deployment::Nodes;
 use crate::exit::Failure;
@@ -40,7 +40,18 @@ pub async fn try_propose<C: CommandKind>(nodes: &Nodes, command: C) -> Result<C:
     }
 }
 
-/// The same, with a refusal as the verb's failure.
+/// Reads as the system.
+pub async fn read<Q: QueryKind>(nodes: &Nodes, query: Q) -> Result<Q::Output, Failure> {
+    let cluster =
+        Cluster::connect(&nodes.addresses, nodes.cluster_secret.as_deref()).map_err(|error| Failure::unavailable(error.to_string()))?;
+    match cluster.read_as(&identity::system(), query, Consistency::Linearizable, Instant::now() + DEADLINE).await {
+        Ok((output, _)) => Ok(output),
+        Err(CallError::Refused(refusal)) => Err(Declined::Refused(refusal).into()),
+        Err(error) => Err(Failure::unavailable(error.text())),
+    }
+}
+
+/// The same as [`try_propose`], with a refusal as the verb's failure.
 pub async fn propose<C: CommandKind>(nodes: &Nodes, command: C) -> Result<C::Output, Failure> {
     Ok(try_propose(nodes, command).await?)
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use quorate_domain::flag;
+use quorate_domain::key_ring::AddReceiptKey;
 use quorate_link::Role;
 use quorate_proto::cluster::Member;
 use serde_json::json;
@@ -27,7 +28,7 @@ use tokio::sync::watch;
 use crate::deployment::{DATA_DEFAULT, Deployment, NodeEntry, TokenEntry, try_lock};
 use crate::exit::{self, Failure};
 use crate::status::{connect, survey};
-use crate::{cert, http, token, transfer};
+use crate::{admin, cert, http, token, transfer};
 
 /// Run three nodes and a gateway on this machine, supervised, with ready tokens.
 #[derive(Args)]
@@ -322,6 +323,8 @@ async fn bring_up(deployment: &Deployment, data: &Path, flags: &[(String, String
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     token::put_all(&nodes, &deployment.tokens).await?;
+    let public_key = quorate_proof::public_key(&deployment.receipt_key).map_err(Failure::config)?;
+    admin::propose(&nodes, AddReceiptKey { public_key }).await?;
     token::set_flags(&nodes, flags).await
 }
 
@@ -337,7 +340,8 @@ fn gateway_config(data: &Path, deployment: &Deployment) -> Result<quorate_gatewa
         nodes: deployment.nodes.iter().map(|node| node.grpc.clone()).collect(),
         cluster_secret: Some(deployment.cluster_secret.clone()),
         session_key: deployment.session_key.clone(),
-        receipt_keys: vec![quorate_node::public_key(&deployment.receipt_key).map_err(Failure::config)?],
+        audit_export_dir: Some(std::env::var_os("CORECRUXD_AUDIT_EXPORT_DIR").map_or_else(|| data.join("exports"), PathBuf::from)),
+        receipt_keys: vec![quorate_proof::public_key(&deployment.receipt_key).map_err(Failure::config)?],
         ..Default::default()
     })
 }

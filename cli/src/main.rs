@@ -12,11 +12,13 @@ mod deployment;
 mod dev;
 mod doctor;
 mod exit;
-mod http;
 mod force;
 mod founding;
+mod http;
+mod key;
 mod membership;
 mod output;
+mod receipt;
 mod restore;
 mod run;
 mod scrub;
@@ -24,6 +26,7 @@ mod status;
 mod token;
 mod tool;
 mod transfer;
+mod verify;
 
 use clap::{Parser, Subcommand};
 
@@ -91,6 +94,15 @@ enum Verb {
     /// Create and revoke bearer tokens
     #[command(subcommand)]
     Token(token::Token),
+    /// List the public keys of receipts, and add one
+    #[command(subcommand)]
+    Key(key::Key),
+    /// Save receipts with their proofs
+    #[command(subcommand)]
+    Receipt(receipt::Receipt),
+    /// Check a saved receipt, proof or bundle, with no server
+    #[command(visible_aliases = ["audit-verify", "output-verify"])]
+    Verify(verify::Verify),
     /// Call any tool from the shell
     #[command(subcommand)]
     Tool(tool::Tool),
@@ -122,6 +134,9 @@ fn main() -> std::process::ExitCode {
             Verb::Doctor(verb) => (verb.target.json, verb.run().await),
             Verb::ForceNewCluster(verb) => (verb.target.json, verb.run().await),
             Verb::Token(verb) => (verb.json(), verb.run().await),
+            Verb::Key(verb) => (verb.json(), verb.run().await),
+            Verb::Receipt(verb) => (verb.json(), verb.run().await),
+            Verb::Verify(verb) => (verb.json, verb.run()),
             Verb::Tool(verb) => (verb.json(), verb.run().await),
         }
     });

@@ -37,7 +37,7 @@ pub struct Door {
     ca: Option<PathBuf>,
     /// Print nothing but JSON, errors as well
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 /// Call a tool and print its answer as JSON.
@@ -132,7 +132,37 @@ fn arguments(object: Option<&str>, pairs: &[String]) -> Result<Map<String, Value
     Ok(arguments)
 }
 
+impl Door {
+    /// What the gateway has at a path, as it sends it. `query` begins with `?`, or is empty.
+    pub async fn fetch(&self, path: &[&str], query: &str) -> Result<String, Failure> {
+        let (base, token) = self.open()?;
+        let mut url = reqwest::Url::parse(&base).map_err(|error| Failure::usage(format!("--url {base}: {error}")))?;
+        url.path_segments_mut().map_err(|()| Failure::usage(format!("--url {base} is no HTTP address")))?.pop_if_empty().extend(path);
+        let request = reqwest::Client::new().get(format!("{url}{query}"));
+        let (status, text) = fetch(request, token).await?;
+        match (200..300).contains(&status) {
+            true => Ok(text),
+            false => Err(refused(status, &json_of(status, &text)?)),
+        }
+    }
+}
+
+/// The failure that a problem document tells.
+fn refused(status: u16, answer: &Value) -> Failure {
+    let text = answer["detail"].as_str().or(answer["title"].as_str()).map_or_else(|| answer.to_string(), str::to_string);
+    Failure::new(if status == 503 || status == 504 { crate::exit::UNAVAILABLE } else { crate::exit::FAILED }, text)
+}
+
+fn json_of(status: u16, text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|_| Failure::failed(format!("HTTP {status} with no JSON: {text:.200}")))
+}
+
 async fn send(request: reqwest::RequestBuilder, token: Option<String>) -> Result<(u16, Value), Failure> {
+    let (status, text) = fetch(request, token).await?;
+    Ok((status, json_of(status, &text)?))
+}
+
+async fn fetch(request: reqwest::RequestBuilder, token: Option<String>) -> Result<(u16, String), Failure> {
     let request = match token {
         Some(token) => request.bearer_auth(token),
         None => request,
@@ -140,8 +170,7 @@ async fn send(request: reqwest::RequestBuilder, token: Option<String>) -> Result
     let response = request.send().await.map_err(|error| Failure::unavailable(format!("no gateway answers: {error}")))?;
     let status = response.status().as_u16();
     let text = response.text().await.map_err(|error| Failure::unavailable(format!("the answer broke off: {error}")))?;
-    let answer = serde_json::from_str(&text).map_err(|_| Failure::failed(format!("HTTP {status} with no JSON: {text:.200}")))?;
-    Ok((status, answer))
+    Ok((status, text))
 }
 
 impl Call {
@@ -154,9 +183,7 @@ impl Call {
             println!("{}", if self.door.json { answer.to_string() } else { format!("{answer:#}") });
             return Ok(());
         }
-        let text = answer["detail"].as_str().or(answer["title"].as_str()).map_or_else(|| answer.to_string(), str::to_string);
-        let code = if status == 503 || status == 504 { crate::exit::UNAVAILABLE } else { crate::exit::FAILED };
-        Err(Failure::new(code, text))
+        Err(refused(status, &answer))
     }
 }
 

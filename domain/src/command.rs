@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
-use crate::{approval, codec, coord, decision, fact, flag, graph, identity, punchcard, session, work};
+use crate::{
+    approval, attestation, codec, coord, decision, fact, flag, graph, identity, key_ring, observation, punchcard, session, work,
+};
 
 /// A struct that stands in [`Command`] and knows what it answers.
 pub trait CommandKind: Into<Command> {
@@ -76,4 +78,9 @@ commands! {
     DeleteEntity(graph::DeleteEntity) -> graph::Entity,
     UpsertEdge(graph::UpsertEdge) -> graph::Edge,
     DeleteEdge(graph::DeleteEdge) -> graph::Edge,
+    AppendObservations(observation::AppendObservations) -> observation::ObservationsAppended,
+    StartExport(fact::StartExport) -> fact::ExportStarted,
+    RecordExport(fact::RecordExport) -> fact::ExportRecorded,
+    AttestOutput(attestation::AttestOutput) -> attestation::OutputAttested,
+    AddReceiptKey(key_ring::AddReceiptKey) -> key_ring::ReceiptKey,
 }

@@ -21,6 +21,7 @@
 
 mod consolidate;
 mod entities;
+mod export;
 mod freshness;
 mod history;
 mod horizon;
@@ -39,6 +40,10 @@ use serde_json::json;
 
 pub use self::consolidate::{ConsolidateFacts, Contradiction, Contradictions, FactsConsolidated, FindContradictions};
 pub use self::entities::{Entities, ListEntities};
+pub use self::export::{
+    ExportFacts, ExportRecorded, ExportScope, ExportStarted, ExportedFact, ExportedFacts, GetExport, RecordExport, SignedExport,
+    StartExport,
+};
 pub use self::freshness::{
     FactFreshness, FactReverified, FreshnessRow, HorizonSet, ReverifyFact, SetHorizon, ShowFreshness, SweepCandidate, SweepCandidates,
     SweepCandidatesFound,

@@ -62,12 +62,38 @@ pub const COORD_PRESENCE: Definition = Definition {
 };
 const COORD_PRESENCE_S: std::ops::RangeInclusive<u64> = 60..=86_400;
 
+pub const OBSERVE: Definition = Definition {
+    name: "CORECRUXD_OBSERVE",
+    default: "on",
+    words: &[],
+    about: "list_observations, get_observation, verify_observation, and what records observations",
+};
+pub const AUDIT_EXPORT: Definition =
+    Definition { name: "CORECRUXD_FEATURE_AUDIT_EXPORT", default: "on", words: &[], about: "audit_export_bundle" };
+
+pub const C2PA_OUTPUT: Definition = Definition { name: "CORECRUXD_FEATURE_C2PA_OUTPUT", default: "on", words: &[], about: "output_attest" };
+pub const CUSTODY_AUDIT: Definition =
+    Definition { name: "CRUX_CONTEXT_CUSTODY_AUDIT", default: "on", words: &[], about: "context_custody_audit" };
+
 /// All flags that are replicated.
-pub const ALL: [Definition; 9] =
-    [PUNCHCARD, APPROVAL_QUEUE, RECEIPT_VERIFY, MEMORY_PANEL, FRESHNESS, CONSOLIDATION, STATUS_FEED, COORD, COORD_PRESENCE];
+pub const ALL: [Definition; 13] = [
+    PUNCHCARD,
+    APPROVAL_QUEUE,
+    RECEIPT_VERIFY,
+    MEMORY_PANEL,
+    FRESHNESS,
+    CONSOLIDATION,
+    STATUS_FEED,
+    COORD,
+    COORD_PRESENCE,
+    OBSERVE,
+    AUDIT_EXPORT,
+    C2PA_OUTPUT,
+    CUSTODY_AUDIT,
+];
 
 /// Flags whose tools answer `CAPABILITY_DENIED` while they are off, as documented; the others answer -32030.
-pub(crate) const DENYING: [Definition; 3] = [MEMORY_PANEL, FRESHNESS, CONSOLIDATION];
+pub(crate) const DENYING: [Definition; 5] = [MEMORY_PANEL, FRESHNESS, CONSOLIDATION, AUDIT_EXPORT, C2PA_OUTPUT];
 
 impl Definition {
     pub fn find(name: &str) -> Option<Self> {

@@ -80,7 +80,7 @@ pub(crate) fn check_caller(view: &(impl Read + ?Sized), caller: &Principal) -> R
     Ok(passport.filter(|passport| passport.revoked_at.is_some()).map(|passport| Refusal::Revoked { passport: passport.name }))
 }
 
-fn needs_admin(at: &Stamp) -> Option<Refusal> {
+pub(crate) fn needs_admin(at: &Stamp) -> Option<Refusal> {
     (!at.caller.may("admin")).then(|| Refusal::Denied { problem: "this needs the scope `admin`".into() })
 }
 

@@ -52,6 +52,22 @@ impl Key {
         self
     }
 
+    /// The text part that `key` begins with.
+    pub fn leading_text(key: &[u8]) -> Option<String> {
+        let (mut text, mut bytes) = (Vec::new(), key.iter());
+        loop {
+            match (bytes.next()?, bytes.as_slice().first()) {
+                (0, Some(1)) => return String::from_utf8(text).ok(),
+                (0, Some(0xFF)) => {
+                    bytes.next();
+                    text.push(0);
+                }
+                (0, _) => return None,
+                (byte, _) => text.push(*byte),
+            }
+        }
+    }
+
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
@@ -71,5 +87,20 @@ impl Key {
         }
         // Only a key of nothing but 0xFF gets here, and every key begins with a tenant's text.
         vec![0xFF; self.0.len() + 1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Key;
+
+    #[test]
+    fn the_text_that_a_key_begins_with_is_read_back_whatever_it_holds() {
+        for text in ["", "acme", "a\0b", "\0", "ü\0\0", "a\u{1}"] {
+            assert_eq!(Key::leading_text(Key::new().text(text).number(7).as_bytes()).as_deref(), Some(text));
+        }
+        for broken in [&b""[..], b"acme", b"acme\0", b"acme\0\x02", b"\xFF\0\x01"] {
+            assert_eq!(Key::leading_text(broken), None);
+        }
     }
 }

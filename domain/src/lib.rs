@@ -5,11 +5,12 @@
 //! ways in. What an entry says of itself is its [`Stamp`]; the rest is read through [`Read`] and written through [`Tx`].
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
-//! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`session`], [`identity`], [`graph`]. [`command`] and
-//! [`query`] are the two lists that everything else in the product goes through; [`refusal`] is every way to say no;
-//! [`lineage`] is what a restore does to a state.
+//! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`observation`], [`session`], [`identity`],
+//! [`graph`]. [`command`] and [`query`] are the two lists that everything else in the product goes through; [`refusal`] is every
+//! way to say no; [`lineage`] is what a restore does to a state.
 
 pub mod approval;
+pub mod attestation;
 pub mod command;
 pub mod coord;
 pub(crate) mod cursor;
@@ -21,9 +22,12 @@ pub mod flag;
 pub mod graph;
 pub mod identity;
 pub mod key;
+pub mod key_ring;
 pub mod limit;
 pub mod lineage;
 pub mod machine;
+pub mod merkle;
+pub mod observation;
 pub mod overlay;
 pub mod punchcard;
 pub mod query;

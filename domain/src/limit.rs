@@ -53,6 +53,14 @@ pub const HAND_OVERS_PER_ENTRY: usize = 32;
 pub const TICKET_KEPT_MS: u64 = 60 * 60 * 1_000;
 /// Cards and other deadlines that one entry ends; the next entries end the rest.
 pub const SWEEP_PER_ENTRY: usize = 100;
+/// Keys that a cluster may ever sign receipts with.
+pub const RECEIPT_KEYS_MAX: usize = 100;
+/// Observations of one call.
+pub const OBSERVATIONS_PER_CALL_MAX: usize = 100;
+/// Fact versions that one read of an export looks at. Few in tests, which so need several.
+pub const EXPORT_ROWS_PER_PAGE: usize = if cfg!(test) { 3 } else { 256 };
+/// Receipts that one entry adds to a tenant's tree beside its own, where the receipts are older than the tree.
+pub const TREE_FILL_PER_ENTRY: u64 = if cfg!(test) { 3 } else { 64 };
 /// The most that one entry may advance the lease clock.
 pub const LEASE_ADVANCE_MS_MAX: u64 = 2_000;
 

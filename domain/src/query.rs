@@ -6,7 +6,7 @@ use crate::limit::LIST_MAX;
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
-use crate::{approval, codec, coord, fact, flag, graph, identity, punchcard, receipt, session, work};
+use crate::{approval, codec, coord, fact, flag, graph, identity, key_ring, observation, punchcard, receipt, session, work};
 
 /// A struct that stands in [`Query`] and knows what it answers.
 pub trait QueryKind: Into<Query> {
@@ -74,6 +74,15 @@ queries! {
     EntityHistory(graph::EntityHistory) -> graph::EntityVersions,
     GetEdge(graph::GetEdge) -> Option<graph::Edge>,
     ListEdges(graph::ListEdges) -> graph::Edges,
+    ProveReceipt(receipt::ProveReceipt) -> receipt::ProvenReceipt,
+    GetLogHead(receipt::GetLogHead) -> receipt::LogHead,
+    ProveInclusion(receipt::ProveInclusion) -> receipt::Inclusion,
+    ProveConsistency(receipt::ProveConsistency) -> receipt::Consistency,
+    GetObservation(observation::GetObservation) -> observation::ObservationView,
+    ListObservations(observation::ListObservations) -> observation::Observations,
+    ExportFacts(fact::ExportFacts) -> fact::ExportedFacts,
+    GetExport(fact::GetExport) -> fact::SignedExport,
+    ListReceiptKeys(key_ring::ListReceiptKeys) -> key_ring::ReceiptKeys,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -4,9 +4,14 @@
 //! * A body is made in apply, kept as the bytes it was made of, and never serialised again.
 //! * The receipts of a tenant are numbered without a gap, and each names the link hash of the one before; so none can be
 //!   changed, taken out or put in without a fault at its neighbour.
+//! * They are the leaves of the tenant's Merkle tree ([`tree`]), whose signed heads let somebody outside see the same.
+
+mod tree;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::tree::fill_trees;
+pub use self::tree::{Consistency, GetLogHead, Inclusion, LogHead, ProveConsistency, ProveInclusion, ProveReceipt, ProvenReceipt, leaf};
 use crate::identity::check_name;
 use crate::key::Key;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
@@ -129,6 +134,11 @@ pub(crate) fn body<T: Serialize>(fields: &T) -> Vec<u8> {
     bytes
 }
 
+/// The fields of a body, if it is one of this kind.
+pub fn read_body<T: serde::de::DeserializeOwned>(body: &[u8]) -> Option<T> {
+    ciborium::from_reader(body).ok()
+}
+
 /// Whether a receipt of this id exists: where the caller chooses it, it may be taken.
 pub(crate) fn is_there(view: &(impl Read + ?Sized), tenant: &str, receipt_id: &str) -> Result<bool, StorageError> {
     Ok(view.get_bytes(Table::Index, by_id(tenant, receipt_id).as_bytes())?.is_some())
@@ -165,6 +175,7 @@ pub(crate) fn append(
     tx.put_index(by_id, &link.seq.to_be_bytes());
     tx.put(&Head { next_seq: link.seq + 1, link_hash: link.link_hash, ..head });
     tx.put(&link);
+    tree::grow(tx, tenant)?;
     Ok(hex::encode(body_hash))
 }
 

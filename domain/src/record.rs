@@ -38,6 +38,13 @@ pub enum Kind {
     ReceiptBody = 60,
     ReceiptLink = 61,
     ReceiptHead = 62,
+    ReceiptNode = 63,
+    ReceiptTree = 64,
+    ReceiptTreeFill = 65,
+    Observation = 66,
+    ObservationLink = 67,
+    ObservationHead = 68,
+    ReceiptKey = 69,
     // Dedup
     Answer = 70,
     AnswerOrder = 71,
@@ -70,6 +77,8 @@ pub enum Kind {
     GraphEdgeByTarget = 143,
     GraphEdgeByKind = 144,
     ReceiptById = 160,
+    ObservationById = 161,
+    ObservationByProvider = 162,
 }
 
 /// The tenant name under which cluster-wide state lives. It can't be a tenant: names are not empty.

@@ -47,6 +47,9 @@ pub struct Config {
     /// Values of `Origin` accepted besides loopback, such as `https://console.example`; none by default. Requests without
     /// `Origin`, as all command-line clients send them, are accepted.
     pub allowed_origins: Vec<String>,
+    /// Folder for audit exports, made when it is missing; none by default, and then `audit_export_bundle` is refused. Whoever reads
+    /// it reads the team's facts, so files are their owner's alone.
+    pub audit_export_dir: Option<PathBuf>,
     /// How long one call may take, retries included, in ms; 25,000 by default, 1,000 to 300,000. Shorter than an election (a
     /// second or two): calls fail while a leader is replaced. Longer than the clients' own timeout: they give up first.
     pub call_deadline_ms: u64,
@@ -85,6 +88,7 @@ impl Default for Config {
             receipt_keys: Vec::new(),
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            audit_export_dir: None,
             call_deadline_ms: 25_000,
             calls_max: 4_096,
             connections_max: 4_096,
@@ -120,6 +124,7 @@ pub struct Settings {
     pub receipt_keys: Vec<(String, VerifyingKey)>,
     pub allowed_hosts: Vec<String>,
     pub allowed_origins: Vec<String>,
+    pub audit_export_dir: Option<PathBuf>,
     pub call_deadline: Duration,
     pub calls_max: usize,
     pub patience: Patience,
@@ -166,6 +171,11 @@ impl Config {
                 Err(_) => return wrong("receipt_keys", format!("holds no Ed25519 public key: {text}")),
             }
         }
+        // Callers are told the path, and don't know where this process runs.
+        let audit_export_dir = match self.audit_export_dir.map(std::path::absolute).transpose() {
+            Ok(folder) => folder,
+            Err(error) => return wrong("audit_export_dir", format!("names no folder: {error}")),
+        };
         if !(1_000..=300_000).contains(&self.call_deadline_ms) {
             return wrong("call_deadline_ms", format!("is 1,000 to 300,000, not {}", self.call_deadline_ms));
         }
@@ -198,6 +208,7 @@ impl Config {
             receipt_keys,
             allowed_hosts: self.allowed_hosts,
             allowed_origins: self.allowed_origins,
+            audit_export_dir,
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,
             drain: Duration::from_millis(self.drain_ms),

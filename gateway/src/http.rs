@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use quorate_domain::Principal;
 use quorate_domain::approval::{Approval, ListApprovals};
 use quorate_domain::limit::{LIST_DEFAULT, LIST_MAX};
 use quorate_domain::refusal::shown;
+use quorate_proof::Report;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::auth::Credential;
@@ -16,44 +18,30 @@ use crate::call::{CallContext, CallError};
 use crate::edge::{self, BodyError};
 use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
+use crate::proofs;
 use crate::server::App;
 use crate::tools::approvals::word;
+use crate::tools::observations::{self, Told};
 
-const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
+/// Where the log stood.
+pub const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
 
 /// `POST /v1/tools/crux/{tool}`: the arguments in, the facts out.
 pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let body = match edge::read_body(body, app.settings.patience.body).await {
-        Ok(body) => body,
-        Err(error) => {
-            let (next, title) = match error {
-                BodyError::TooLarge(_) => ("Store large content in parts.", "Content Too Large"),
-                BodyError::TooSlow(_) => ("Send it again, in one go.", "Request Timeout"),
-            };
-            return edge::problem(error.status(), title, CallError::arguments(error.to_string(), next).facts());
-        }
-    };
-    let deadline = Instant::now() + app.settings.call_deadline;
-    let caller = match identify(app, &parts.headers, deadline).await {
-        Ok(caller) => caller,
+    let Received { headers, body, caller, deadline } = match receive(app, request).await {
+        Ok(received) => received,
         Err(refused) => return refused,
     };
     let Some(entry) = app.tools.find(name).cloned() else {
         let error = CallError::arguments("there is no such tool", "`GET /v1/openapi.json` lists them.");
         return edge::problem(StatusCode::NOT_FOUND, "Not Found", error.facts());
     };
-    let arguments = match arguments(&parts.headers, &body) {
+    let arguments = match arguments(&headers, &body) {
         Ok(arguments) => arguments,
         Err(error) => return refusal(&error),
     };
-    let ctx = CallContext {
-        caller,
-        idempotency_key: idempotency_key(&parts.headers),
-        fencing_token: None,
-        deadline,
-        services: app.services.clone(),
-    };
+    let ctx =
+        CallContext { caller, idempotency_key: idempotency_key(&headers), fencing_token: None, deadline, services: app.services.clone() };
     match app.call(&entry, arguments, ctx).await {
         Ok(answer) => {
             let mut response = edge::json_response(StatusCode::OK, answer.facts);
@@ -64,6 +52,79 @@ pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Re
         }
         Err(error) => refusal(&error),
     }
+}
+
+/// A request with a body, read and its caller known.
+struct Received {
+    headers: HeaderMap,
+    body: Bytes,
+    caller: Option<Arc<Principal>>,
+    deadline: Instant,
+}
+
+async fn receive(app: &Arc<App>, request: Request<Body>) -> Result<Received, Response<Body>> {
+    let (parts, body) = request.into_parts();
+    let body = edge::read_body(body, app.settings.patience.body).await.map_err(|error| {
+        let (next, title) = match error {
+            BodyError::TooLarge(_) => ("Store large content in parts.", "Content Too Large"),
+            BodyError::TooSlow(_) => ("Send it again, in one go.", "Request Timeout"),
+        };
+        edge::problem(error.status(), title, CallError::arguments(error.to_string(), next).facts())
+    })?;
+    let deadline = Instant::now() + app.settings.call_deadline;
+    let caller = identify(app, &parts.headers, deadline).await?;
+    Ok(Received { headers: parts.headers, body, caller, deadline })
+}
+
+/// `POST /v1/sessions/{id}/observations`, and its `/batch`: what happened in a session.
+pub async fn observe<T: DeserializeOwned>(
+    app: &Arc<App>,
+    session_id: String,
+    request: Request<Body>,
+    told: impl FnOnce(T) -> Vec<Told>,
+) -> Response<Body> {
+    let Received { headers, body, caller, deadline } = match receive(app, request).await {
+        Ok(received) => received,
+        Err(refused) => return refused,
+    };
+    let idempotency_key = idempotency_key(&headers);
+    let ctx = CallContext { caller, idempotency_key, fencing_token: None, deadline, services: app.services.clone() };
+    let read = arguments(&headers, &body).and_then(|value| {
+        let fix = "An observation is {\"provider\", \"kind\", \"payload\", \"client_ts\"?}; a batch is {\"observations\": [...]} of them.";
+        serde_json::from_value(value).map_err(|error| CallError::arguments(shown(&error.to_string()), fix))
+    });
+    let done = match read {
+        Ok(value) => observations::tell(&ctx, &app.cluster, session_id, told(value)).await,
+        Err(error) => Err(error),
+    };
+    match done {
+        Ok(reply) => {
+            let mut response = edge::json_response(StatusCode::CREATED, reply.facts.to_string());
+            if let Some(revision) = reply.revision {
+                response.headers_mut().insert(REVISION, HeaderValue::from(revision.0));
+            }
+            response
+        }
+        Err(error) => refusal(&error),
+    }
+}
+
+/// `POST /v1/output/verify`: a decoded manifest in, what it shows out, if one of this cluster's keys signed it.
+pub async fn verify_output(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let Received { body, caller, .. } = match receive(app, request).await {
+        Ok(received) => received,
+        Err(refused) => return refused,
+    };
+    if caller.is_none() {
+        return refusal(&CallError::Unauthenticated);
+    }
+    let is_known = |report: &Report| app.services.receipt_keys.iter().any(|(id, _)| *id == report.key_id);
+    let answer = match quorate_proof::file::verify_json(&body, None) {
+        Ok(report) if is_known(&report) => json!({ "valid": true, "report": report }),
+        Ok(report) => json!({ "valid": false, "error": format!("the key `{}` is not this cluster's", report.key_id) }),
+        Err(fault) => json!({ "valid": false, "error": fault.to_string() }),
+    };
+    edge::json_response(StatusCode::OK, answer.to_string())
 }
 
 fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
@@ -79,7 +140,7 @@ fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
     serde_json::from_slice(body).map_err(|error| CallError::arguments(format!("the body is no JSON: {error}"), "Send one JSON object."))
 }
 
-async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
+pub async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
     let token = match Credential::of(headers) {
         Credential::None => return Ok(None),
         Credential::Malformed => None,
@@ -240,6 +301,9 @@ pub fn openapi(app: &App) -> Value {
             "responses": { "200": { "description": "Approvals", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
         } },
     });
+    for (path, operation) in proofs::openapi(&failure).into_iter().chain(observations::openapi(&failure)) {
+        paths[path] = operation;
+    }
     for entry in app.tools.entries() {
         let mut operation = json!({
             "operationId": entry.name,

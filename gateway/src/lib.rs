@@ -5,7 +5,7 @@
 //! about facts, cards or approvals stands in `quorate-domain`, so that every path meets the same one.
 //!
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
-//! [`mcp`] and [`http`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
+//! [`mcp`], [`http`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
 //! reaches the leader), [`auth`] and [`session`] (who is calling), [`profile`], [`docs`], [`metrics`].
 
 pub mod auth;
@@ -20,6 +20,7 @@ pub mod limit;
 pub mod mcp;
 pub mod metrics;
 pub mod profile;
+pub mod proofs;
 pub mod registry;
 pub mod schema;
 pub mod server;

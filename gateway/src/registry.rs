@@ -219,14 +219,7 @@ impl Entry {
         };
         let unknown: Vec<&String> = arguments.keys().filter(|name| !properties.contains_key(*name)).collect();
         if !unknown.is_empty() {
-            let names = match unknown.get(NAMED..) {
-                Some(rest @ [_, ..]) => {
-                    let first: Vec<String> = unknown[..NAMED].iter().map(|name| format!("`{}`", shown(name))).collect();
-                    format!("{} and {} more", first.join(", "), rest.len())
-                }
-                _ => list(unknown.iter().map(|name| shown(name))),
-            };
-            let problem = format!("`{}` does not know the argument{} {names}", self.name, if unknown.len() == 1 { "" } else { "s" });
+            let problem = format!("`{}` does not know {}", self.name, unknown_names(&unknown));
             return Err(CallError::arguments(problem, known()));
         }
         let required = self.input["required"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -279,6 +272,18 @@ fn fencing_token_schema() -> Value {
 
 /// How many unknown arguments a refusal names; it counts the others.
 const NAMED: usize = 3;
+
+/// The unknown arguments, the first ones by name.
+fn unknown_names(unknown: &[&String]) -> String {
+    let names = match unknown.get(NAMED..) {
+        Some(rest @ [_, ..]) => {
+            let first: Vec<String> = unknown[..NAMED].iter().map(|name| format!("`{}`", shown(name))).collect();
+            format!("{} and {} more", first.join(", "), rest.len())
+        }
+        _ => list(unknown.iter().map(|name| shown(name))),
+    };
+    format!("the argument{} {names}", if unknown.len() == 1 { "" } else { "s" })
+}
 
 /// `a`, `b` and `c`.
 fn list(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
@@ -342,6 +347,9 @@ pub fn explain(error: &ValidationError<'_>) -> String {
             let options =
                 options.as_array().into_iter().flatten().map(|option| option.as_str().map_or_else(|| option.to_string(), str::to_string));
             format!("{argument} must be one of {}", list(options))
+        }
+        ValidationErrorKind::AdditionalProperties { unexpected } => {
+            format!("{argument} does not know {}", unknown_names(&unexpected.iter().collect::<Vec<_>>()))
         }
         ValidationErrorKind::MaxLength { limit } => {
             let length = found.as_str().map_or(0, |text| text.chars().count());

@@ -1,6 +1,7 @@
 //! The process: listens, routes, and ends without cutting a call off.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +27,8 @@ use crate::mcp::Listing;
 use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
-use crate::{connection, http, mcp, metrics, tools};
+use crate::tools::observations::Batch;
+use crate::{connection, http, mcp, metrics, proofs, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -36,13 +38,16 @@ pub struct Services {
     /// The tools that `find_tools` and `call_tool` reach.
     pub tools: Catalog,
     pub index: Index,
+    /// Where audit exports are saved.
+    pub audit_export_dir: Option<PathBuf>,
 }
 
 impl Services {
     fn new(settings: &Settings) -> Self {
         let tools = tools::crux();
         let sessions = Sessions::new(&settings.session_key);
-        Self { sessions, receipt_keys: settings.receipt_keys.clone(), index: Index::of(&tools), tools }
+        let audit_export_dir = settings.audit_export_dir.clone();
+        Self { sessions, receipt_keys: settings.receipt_keys.clone(), index: Index::of(&tools), tools, audit_export_dir }
     }
 }
 
@@ -215,6 +220,14 @@ fn router(app: Arc<App>) -> Router {
         .route("/mcp/crux", post(crux).fallback(only_post))
         .route("/v1/tools/crux/{tool}", post(call_tool).fallback(only_post))
         .route("/v1/approvals", get(approvals))
+        .route("/v1/receipts/{id}", get(receipt))
+        .route("/v1/log/head", get(log_head))
+        .route("/v1/log/keys", get(log_keys))
+        .route("/v1/log/proof/inclusion", get(log_inclusion))
+        .route("/v1/log/proof/consistency", get(log_consistency))
+        .route("/v1/sessions/{id}/observations", post(observe))
+        .route("/v1/sessions/{id}/observations/batch", post(observe_batch))
+        .route("/v1/output/verify", post(verify_output).fallback(only_post))
         .route("/v1/openapi.json", get(openapi))
         .layer(middleware::from_fn_with_state(app.clone(), check_doors));
     Router::new()
@@ -278,6 +291,43 @@ async fn call_tool(State(app): State<Arc<App>>, Path(tool): Path<String>, reques
 
 async fn approvals(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
     http::approvals(&app, &query, &headers).await
+}
+
+async fn receipt(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    Query(query): Query<Vec<(String, String)>>,
+    headers: HeaderMap,
+) -> Response<Body> {
+    proofs::receipt(&app, id, &query, &headers).await
+}
+
+async fn log_head(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    proofs::head(&app, &query, &headers).await
+}
+
+async fn log_keys(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    proofs::keys(&app, &query, &headers).await
+}
+
+async fn log_inclusion(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    proofs::inclusion(&app, &query, &headers).await
+}
+
+async fn log_consistency(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    proofs::consistency(&app, &query, &headers).await
+}
+
+async fn observe(State(app): State<Arc<App>>, Path(session): Path<String>, request: Request) -> Response<Body> {
+    http::observe(&app, session, request, |told| vec![told]).await
+}
+
+async fn observe_batch(State(app): State<Arc<App>>, Path(session): Path<String>, request: Request) -> Response<Body> {
+    http::observe(&app, session, request, |batch: Batch| batch.observations).await
+}
+
+async fn verify_output(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    http::verify_output(&app, request).await
 }
 
 async fn openapi(State(app): State<Arc<App>>) -> Response<Body> {

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use expect_test::{Expect, expect, expect_file};
 use fake::{Fake, Fault};
+use quorate_domain::flag::{self, SetFlag};
 use quorate_domain::identity::SetWorkGate;
+use quorate_domain::key_ring::AddReceiptKey;
 use quorate_gateway::registry::Catalog;
 use quorate_gateway::{Config, Gateway, profile, schema, tools};
 use serde_json::{Value, json};
@@ -96,6 +98,13 @@ async fn world() -> World {
     world_of(1).await
 }
 
+/// A world whose gateway has a folder for exports.
+async fn world_with_exports() -> (World, tempfile::TempDir) {
+    let (fake, folder) = (Fake::start(1).await, tempfile::tempdir().unwrap());
+    let address = gateway_of(&fake, 5_000, Some(folder.path().join("exports"))).await;
+    (World { fake, address }, folder)
+}
+
 async fn world_of(nodes: u64) -> World {
     let fake = Fake::start(nodes).await;
     let address = gateway(&fake, 5_000).await;
@@ -103,11 +112,16 @@ async fn world_of(nodes: u64) -> World {
 }
 
 async fn gateway(fake: &Fake, call_deadline_ms: u64) -> SocketAddr {
+    gateway_of(fake, call_deadline_ms, None).await
+}
+
+async fn gateway_of(fake: &Fake, call_deadline_ms: u64, audit_export_dir: Option<std::path::PathBuf>) -> SocketAddr {
     let config = Config {
         listen: "127.0.0.1:0".into(),
         nodes: fake.addresses(),
         session_key: "07".repeat(32),
         receipt_keys: vec![fake.receipt_key_hex()],
+        audit_export_dir,
         call_deadline_ms,
         ..Config::default()
     };
@@ -705,7 +719,7 @@ async fn no_refusal_repeats_more_than_a_little_of_what_was_sent() {
 /// Calls every tool in a sensible order; each answer has to fit the tool's own `outputSchema`.
 #[tokio::test]
 async fn every_answer_fits_its_schema() {
-    let world = world().await;
+    let (world, _folder) = world_with_exports().await;
     let (operator, catalog) = (by("token-operator"), everything());
     let mut called = std::collections::BTreeSet::new();
     let mut run = async |caller: &Caller, tool: &'static str, arguments: Value| {
@@ -859,12 +873,312 @@ async fn every_answer_fits_its_schema() {
     let cleared = run(&b(), "coord_announce", json!({ "session_id": "0b", "project_id": project, "ttl_seconds": 0 })).await;
     assert_eq!((&cleared["intent"], &cleared["cleared"]), (&Value::Null, &json!(true)));
 
+    let told = json!({ "provider": "codex-cli", "kind": "tool_use", "payload": { "z": 1, "a": [] } }).to_string();
+    let made = world.post(&a(), "/v1/sessions/build-42/observations", &told).await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let observed = run(&b(), "list_observations", json!({ "session_id": "build-42" })).await;
+    let one = json!({ "session_id": "build-42", "observation_id": made.json()["observation_ids"][0] });
+    assert_eq!(run(&b(), "get_observation", one.clone()).await, observed["observations"][0]);
+    assert_eq!(run(&b(), "verify_observation", one).await["ok"], true);
+    let attested = json!({ "content_bytes_base64": "aGVsbG8=", "receipt_id": decision["decision_id"], "token_budget": 2 });
+    let manifest = run(&a(), "output_attest", attested).await["manifest"].clone();
+    assert_eq!(manifest["content_hash_blake3_hex"], blake3::hash(b"hello").to_hex().to_string());
+    let exported = run(&a(), "audit_export_bundle", json!({ "token_budget": 100_000 })).await;
+    assert_eq!((&exported["fact_count"], &exported["receipt_count"]), (&json!(4), &json!(1)), "{exported}");
+    let card = run(&a(), "context_custody_audit", json!({})).await;
+    assert_eq!((&card["lock_in_risk"], &card["exit_test"].as_array().map(Vec::len)), (&json!(1), &Some(6)), "{card}");
+
     let found = run(&a(), "find_tools", json!({ "query": "archive a session" })).await;
     assert_eq!(found["tools"][0]["name"], "archive_session");
     let through = run(&a(), "call_tool", json!({ "name": "list_entities" })).await;
     assert!(through["entities"].is_array());
     let all: std::collections::BTreeSet<&str> = catalog.entries().iter().map(|entry| entry.name).collect();
     assert_eq!(called, all, "every tool was called");
+}
+
+// ------------------------------------------------------------------ proofs
+
+impl World {
+    async fn get(&self, caller: &Caller, path: &str) -> Answer {
+        let token = caller.token.map(|token| ("Authorization".to_string(), format!("Bearer {token}")));
+        http(self.address, "GET", path, &token.into_iter().collect::<Vec<_>>(), "").await
+    }
+
+    /// A proof, which has to be valid under the cluster's key.
+    async fn proof(&self, caller: &Caller, path: &str) -> (Value, quorate_proof::Report) {
+        let answer = self.get(caller, path).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+        let report = quorate_proof::verify(answer.text.as_bytes(), None).unwrap_or_else(|fault| panic!("{path}: {fault}: {}", answer.text));
+        assert_eq!(report.public_key, self.fake.receipt_key_hex());
+        (answer.json(), report)
+    }
+
+    async fn decide(&self, caller: &Caller) -> String {
+        let decision = self.ok(caller, "record_decision", json!({ "action": "a", "rationale": "r" })).await;
+        decision["decision_id"].as_str().unwrap().into()
+    }
+}
+
+#[tokio::test]
+async fn receipts_heads_and_proofs_over_http_verify_without_the_server() {
+    let world = world().await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(world.decide(&a()).await);
+    }
+    world.decide(&by("token-other")).await;
+    for (seq, id) in ids.iter().enumerate() {
+        let (receipt, report) = world.proof(&b(), &format!("/v1/receipts/{id}")).await;
+        assert_eq!((&receipt["seq"], report.size, report.origin.as_str()), (&json!(seq), 5, "quorate/fake/default"));
+    }
+    assert_eq!(world.proof(&a(), &format!("/v1/receipts/{}?size=2", ids[1])).await.1.size, 2);
+    assert_eq!(world.proof(&a(), "/v1/log/head").await.1.size, 5);
+    assert_eq!(world.proof(&a(), "/v1/log/head?size=3&at_least=1").await.1.size, 3);
+    assert_eq!(world.proof(&a(), "/v1/log/proof/inclusion?seq=4").await.0["proof"].as_array().unwrap().len(), 1);
+    let (_, report) = world.proof(&a(), "/v1/log/proof/consistency?from=2&to=5").await;
+    assert_eq!(report.shows, "the log of 5 receipts continues the log of 2");
+    assert_eq!(world.proof(&by("token-other"), "/v1/log/head").await.1.size, 1);
+    world.fake.run(AddReceiptKey { public_key: world.fake.receipt_key_hex() }.into()).unwrap();
+    let ring = world.get(&b(), "/v1/log/keys").await.json();
+    assert_eq!((&ring["keys"][0]["public_key"], &ring["keys"][0]["key_id"]), (&json!(report.public_key), &json!(report.key_id)), "{ring}");
+}
+
+#[tokio::test]
+async fn a_proof_is_refused_to_strangers_and_of_what_is_not_there() {
+    let world = world().await;
+    let id = world.decide(&a()).await;
+    let mut told = String::new();
+    for (caller, path) in [
+        (nobody(), "/v1/log/head"),
+        (by("x"), "/v1/log/head"),
+        (by("token-bare"), "/v1/log/head"),
+        (by("token-other"), &*format!("/v1/receipts/{id}")),
+        (by("token-other"), "/v1/receipts/nothing"),
+        (a(), "/v1/log/head?size=9"),
+        (a(), "/v1/log/head?size=x"),
+        (a(), "/v1/log/head?colour=1"),
+        (a(), "/v1/log/proof/inclusion"),
+        (a(), "/v1/log/proof/inclusion?seq=1"),
+        (a(), "/v1/log/proof/consistency?from=1&from=1"),
+        (a(), "/v1/log/proof/consistency?from=2"),
+    ] {
+        let answer = world.get(&caller, path).await;
+        let message = answer.json()["message"].as_str().unwrap_or_default().replace(&id, "ID");
+        told += &format!("{} {}: {message}\n", answer.status, path.replace(&id, "ID"));
+    }
+    expect![[r#"
+        401 /v1/log/head: this needs a bearer token, and the request has none. Nothing was written. Send `Authorization: Bearer <token>`; an operator hands out tokens.
+        401 /v1/log/head: the token is unknown, expired or revoked; ask an operator for a new one
+        403 /v1/log/head: this needs the scope `crux-mcp.receipt_verify`, which your token does not have. Nothing was written. Ask an operator for a token with `crux-mcp.receipt_verify`.
+        404 /v1/receipts/ID: there is no receipt `ID`. Nothing was written. Check the id; a list call shows what exists.
+        404 /v1/receipts/nothing: there is no receipt `nothing`. Nothing was written. Check the id; a list call shows what exists.
+        400 /v1/log/head?size=9: `size` is 9, and the log holds 1 receipts so far. Nothing was written. Correct `size` and call again.
+        400 /v1/log/head?size=x: `size` is a number, 0 or more. Nothing was written. The parameters are `size`, `at_least`.
+        400 /v1/log/head?colour=1: `colour` is unknown. Nothing was written. The parameters are `size`, `at_least`.
+        400 /v1/log/proof/inclusion: `seq` is missing. Nothing was written. Add `?seq=`.
+        400 /v1/log/proof/inclusion?seq=1: `size` leaves out receipt number 1: the head holds the first 1 receipts only. Nothing was written. Correct `size` and call again.
+        400 /v1/log/proof/consistency?from=1&from=1: `from` is given twice. Nothing was written. The parameters are `from`, `to`, `at_least`.
+        400 /v1/log/proof/consistency?from=2: `from` is 2, which is more than the 1 receipts of the later head. Nothing was written. Correct `from` and call again.
+    "#]].assert_eq(&told);
+}
+
+#[tokio::test]
+async fn observations_are_told_over_http_once_each_and_all_or_none() {
+    let world = world().await;
+    let path = "/v1/sessions/s%2F1/observations";
+    let one = json!({ "provider": "claude-code", "kind": "prompt", "payload": { "text": "hi" }, "client_ts": "2026-11-30T12:00:00Z" });
+    let keyed = a().with("Idempotency-Key", "once");
+    let first = world.post(&keyed, path, &one.to_string()).await;
+    let again = world.post(&keyed, path, &one.to_string()).await;
+    assert_eq!((first.status, &first.text), (201, &again.text));
+    let batch = |last: Value| json!({ "observations": [one.clone(), last] }).to_string();
+    let refused = world.post(&a(), &format!("{path}/batch"), &batch(json!({ "provider": "", "kind": "x" }))).await;
+    assert_eq!((refused.status, refused.json()["code"].clone()), (400, json!(-32602)), "{}", refused.text);
+    let unknown = world.post(&a(), &format!("{path}/batch"), &batch(json!({ "provider": "p", "kind": "x", "colour": 1 }))).await;
+    assert!(unknown.json()["message"].as_str().unwrap().contains("unknown field `colour`"), "{}", unknown.text);
+    let done = world.post(&b(), &format!("{path}/batch"), &batch(json!({ "provider": "openclaw", "kind": "x" }))).await;
+    assert_eq!(done.json()["first_seq"], 1, "{}", done.text);
+    let list = |arguments: Value| {
+        let (world, mut all) = (&world, json!({ "session_id": "s/1" }));
+        all.as_object_mut().unwrap().extend(arguments.as_object().unwrap().clone());
+        async move { world.ok(&b(), "list_observations", all).await }
+    };
+    let all = list(json!({})).await;
+    let seqs: Vec<u64> = all["observations"].as_array().unwrap().iter().map(|seen| seen["seq"].as_u64().unwrap()).collect();
+    assert_eq!((&all["count"], seqs), (&json!(3), vec![0, 1, 2]), "{all}");
+    assert_eq!(list(json!({ "provider": "openclaw" })).await["count"], 1);
+    assert_eq!(list(json!({ "provider": "never-seen" })).await["observations"], json!([]), "a provider that never occurred: an empty list");
+    assert_eq!(list(json!({ "since": "2999-01-01T00:00:00Z" })).await["count"], 0);
+    assert_eq!(list(json!({ "limit": 2 })).await["truncated"], "limit");
+    let missing = world.call(&b(), "get_observation", json!({ "session_id": "s/1", "observation_id": "obs_none" })).await.told();
+    assert!(missing.contains(r#""NOT_FOUND" wrote=no there is no observation `obs_none`"#), "{missing}");
+    let bare = world.post(&by("token-bare"), path, &one.to_string()).await;
+    assert_eq!(bare.status, 403);
+}
+
+#[tokio::test]
+async fn each_observation_has_an_ed25519_receipt_that_verifies_with_the_public_key_that_is_published() {
+    use ed25519_dalek::{Signature, VerifyingKey};
+    let world = world().await;
+    world.fake.run(AddReceiptKey { public_key: world.fake.receipt_key_hex() }.into()).unwrap();
+    let told = json!({ "provider": "anthropic", "kind": "tool_use", "payload": { "z": 1.5, "a": "ü", "m": null } }).to_string();
+    for _ in 0..2 {
+        assert_eq!(world.post(&a(), "/v1/sessions/s/observations", &told).await.status, 201);
+    }
+    let keys = world.get(&b(), "/v1/log/keys").await.json()["keys"].clone();
+    let seen = world.ok(&b(), "list_observations", json!({ "session_id": "s" })).await;
+    for record in seen["observations"].as_array().unwrap() {
+        let mut body = record.as_object().unwrap().clone();
+        // Not `remove`, which would put the last field in its place.
+        let receipt = body.shift_remove("receipt").unwrap();
+        let hash = blake3::hash(serde_json::to_string(&body).unwrap().as_bytes());
+        assert_eq!(receipt["body_hash"], format!("blake3:{}", hash.to_hex()));
+        let key = keys.as_array().unwrap().iter().find(|key| key["key_id"] == receipt["signed_by"]).unwrap();
+        let key: [u8; 32] = hex::decode(key["public_key"].as_str().unwrap()).unwrap().try_into().unwrap();
+        let signature = Signature::from_slice(&hex::decode(receipt["signature"].as_str().unwrap()).unwrap()).unwrap();
+        VerifyingKey::from_bytes(&key).unwrap().verify_strict(hash.as_bytes(), &signature).unwrap();
+    }
+    assert_eq!(seen["count"], 2);
+}
+
+#[tokio::test]
+async fn what_its_flag_switches_off_answers_as_documented() {
+    let (world, _folder) = world_with_exports().await;
+    let id = world.decide(&a()).await;
+    for flag in [flag::OBSERVE, flag::AUDIT_EXPORT, flag::C2PA_OUTPUT, flag::CUSTODY_AUDIT] {
+        world.fake.run(SetFlag { name: flag.name.into(), value: "no".into() }.into()).unwrap();
+    }
+    let mut told = String::new();
+    for (tool, arguments) in [
+        ("list_observations", json!({ "session_id": "s" })),
+        ("get_observation", json!({ "session_id": "s", "observation_id": "o" })),
+        ("verify_observation", json!({ "session_id": "s", "observation_id": "o" })),
+        ("audit_export_bundle", json!({ "token_budget": 1_000 })),
+        ("output_attest", json!({ "receipt_id": id, "content_bytes_base64": "aGVsbG8=" })),
+    ] {
+        told += &format!("{tool}: {}\n", world.call(&a(), tool, arguments).await.told());
+    }
+    let one = json!({ "provider": "p", "kind": "k" }).to_string();
+    told += &world.post(&a(), "/v1/sessions/s/observations", &one).await.json()["message"].to_string();
+    expect![[r#"
+        list_observations: 200 -32030 wrote=no observing is switched off by the flag `CORECRUXD_OBSERVE`. Nothing was written. An operator can switch it on with `CORECRUXD_OBSERVE`.
+        get_observation: 200 -32030 wrote=no observing is switched off by the flag `CORECRUXD_OBSERVE`. Nothing was written. An operator can switch it on with `CORECRUXD_OBSERVE`.
+        verify_observation: 200 -32030 wrote=no observing is switched off by the flag `CORECRUXD_OBSERVE`. Nothing was written. An operator can switch it on with `CORECRUXD_OBSERVE`.
+        audit_export_bundle: 200 "CAPABILITY_DENIED" wrote=no exporting is switched off by the flag `CORECRUXD_FEATURE_AUDIT_EXPORT`. Nothing was written. An operator can switch it on with `CORECRUXD_FEATURE_AUDIT_EXPORT`.
+        output_attest: 200 "CAPABILITY_DENIED" wrote=no attesting is switched off by the flag `CORECRUXD_FEATURE_C2PA_OUTPUT`. Nothing was written. An operator can switch it on with `CORECRUXD_FEATURE_C2PA_OUTPUT`.
+        "observing is switched off by the flag `CORECRUXD_OBSERVE`. Nothing was written. An operator can switch it on with `CORECRUXD_OBSERVE`.""#]].assert_eq(&told);
+    let card = world.ok(&a(), "context_custody_audit", json!({})).await;
+    assert_eq!((&card["enabled"], card.as_object().unwrap().len()), (&json!(false), 2), "{card}");
+    world.fake.run(SetFlag { name: flag::CUSTODY_AUDIT.name.into(), value: "yes".into() }.into()).unwrap();
+    let card = world.ok(&a(), "context_custody_audit", json!({ "token_budget": 1 })).await;
+    let export = card["exit_test"].as_array().unwrap().iter().find(|found| found["axis"] == "EXPORT").unwrap();
+    assert_eq!((&export["verdict"], &card["lock_in_risk"]), (&json!("partial"), &json!(3)), "switched off is never strong: {card}");
+}
+
+#[tokio::test]
+async fn an_output_is_bound_to_a_receipt_and_its_manifest_verifies_with_and_without_the_server() {
+    use base64::Engine;
+    let world = world().await;
+    let id = world.decide(&a()).await;
+    let attest = |arguments: Value| {
+        let (world, mut all) = (&world, json!({ "receipt_id": id }));
+        all.as_object_mut().unwrap().extend(arguments.as_object().unwrap().clone());
+        async move { world.call(&a(), "output_attest", all).await }
+    };
+    let done = attest(json!({ "content_bytes_base64": "aGVsbG8=", "content_type": "text/plain", "token_budget": 2 })).await;
+    let manifest = done.json()["result"]["structuredContent"]["manifest"].clone();
+    let bytes = base64::engine::general_purpose::STANDARD.decode(manifest["manifest_jumbf_base64"].as_str().unwrap()).unwrap();
+    let report = quorate_proof::verify(&bytes, None).unwrap();
+    assert_eq!((report.public_key.clone(), report.check_content(b"hello")), (world.fake.receipt_key_hex(), Ok(())));
+    assert!(report.check_content(b"hallo").is_err());
+    assert_eq!(manifest["signer_passport"], "agent-a");
+    let text = String::from_utf8(bytes).unwrap();
+    let online = world.post(&b(), "/v1/output/verify", &text).await.json();
+    assert_eq!((&online["valid"], &online["report"]["content_hash"]), (&json!(true), &manifest["content_hash_blake3_hex"]), "{online}");
+    let changed = world.post(&b(), "/v1/output/verify", &text.replacen("agent-a", "agent-x", 1)).await.json();
+    assert_eq!(changed["valid"], false, "{changed}");
+
+    let mut told = String::new();
+    for arguments in [
+        json!({ "content_bytes_base64": "aGVsbG8=", "token_budget": 1 }),
+        json!({}),
+        json!({ "content_bytes_base64": "aGVsbG8=", "content_path": "/etc/passwd" }),
+        json!({ "content_path": "/etc/passwd" }),
+        json!({ "content_bytes_base64": "?" }),
+        json!({ "content_bytes_base64": "aGVsbG8=", "receipt_id": "none" }),
+    ] {
+        told += &(attest(arguments).await.told() + "\n");
+    }
+    expect![[r#"
+        200 -32602 wrote=no content size 5 bytes (~2 tokens) exceeds token_budget 1. Nothing was written. Allow more, or attest a smaller part.
+        200 -32602 wrote=no give exactly one of `content_bytes_base64` and `content_path`. Nothing was written. Send the content as `content_bytes_base64`.
+        200 -32602 wrote=no give exactly one of `content_bytes_base64` and `content_path`. Nothing was written. Send the content as `content_bytes_base64`.
+        200 -32602 wrote=no `content_path` names a file of the gateway's machine, which it does not read. Nothing was written. Send the content as `content_bytes_base64`.
+        200 -32602 wrote=no `content_bytes_base64` is no base64: Invalid symbol 63, offset 0.. Nothing was written. Use the standard alphabet with padding.
+        200 "NOT_FOUND" wrote=no there is no receipt `none`. Nothing was written. Check the id; a list call shows what exists.
+    "#]].assert_eq(&told);
+}
+
+#[tokio::test]
+async fn an_export_holds_the_window_and_the_scope_that_were_asked_for_and_is_the_same_when_it_is_repeated() {
+    let (world, _folder) = world_with_exports().await;
+    for n in 0..3 {
+        world.ok(&a(), "store_fact", json!({ "entity": format!("e{n}"), "key": "k", "value": format!("v{n}") })).await;
+    }
+    world.ok(&a(), "store_fact", json!({ "entity": "mine", "key": "k", "value": "secret", "private": true })).await;
+    let gone = world.ok(&a(), "store_fact", json!({ "entity": "e9", "key": "k", "value": "gone" })).await;
+    world.ok(&a(), "delete_fact", json!({ "fact_id": gone["fact_id"] })).await;
+    world.decide(&a()).await;
+    let export = |caller: Caller, arguments: Value| {
+        let world = &world;
+        async move { world.ok(&caller, "audit_export_bundle", arguments).await }
+    };
+    let keyed = json!({ "token_budget": 1_000, "idempotency_key": "once" });
+    let all = export(a(), keyed.clone()).await;
+    assert_eq!((&all["fact_count"], &all["receipt_count"]), (&json!(3), &json!(0)), "{all}");
+    let bytes = std::fs::read(all["bytes_path"].as_str().unwrap()).unwrap();
+    let report = quorate_proof::verify(&bytes, None).unwrap();
+    assert_eq!((report.form, report.public_key), ("quorate.audit-bundle.v3", world.fake.receipt_key_hex()));
+    assert_eq!(world.ok(&a(), "receipt_verify", json!({ "receipt_id": all["bundle_id"] })).await["verified"], true);
+
+    world.ok(&a(), "store_fact", json!({ "entity": "later", "key": "k", "value": "v" })).await;
+    let again = export(a(), keyed).await;
+    assert_eq!((&again["bundle_id"], &again["events_jsonl_sha256"]), (&all["bundle_id"], &all["events_jsonl_sha256"]));
+
+    let narrow = export(a(), json!({ "token_budget": 1_000, "scope": { "entity_prefix": "e1" } })).await;
+    assert_eq!((&narrow["fact_count"], &narrow["scope"]["entity_prefix"]), (&json!(1), &json!("e1")));
+    let all_of_it = json!({ "token_budget": 10_000, "scope": { "include_reserved": true } });
+    let agents = export(a(), all_of_it.clone()).await;
+    assert_eq!((&agents["fact_count"], &agents["scope"]["include_reserved"]), (&json!(4), &json!(false)));
+    assert_eq!(agents["note"], "reserved facts were left out: `include_reserved` is for operators");
+    let operators = export(by("token-operator"), all_of_it).await;
+    assert_eq!((&operators["fact_count"], &operators["receipt_count"]), (&json!(5), &json!(1)), "{operators}");
+
+    let stored_at = world.ok(&a(), "fact_history", json!({ "entity": "e1", "key": "k" })).await["versions"][0]["stored_at"].clone();
+    let from = export(a(), json!({ "token_budget": 1_000, "since_ts": stored_at })).await;
+    let until = export(a(), json!({ "token_budget": 1_000, "until_ts": stored_at })).await;
+    let sum = from["fact_count"].as_u64().unwrap() + until["fact_count"].as_u64().unwrap();
+    assert_eq!(sum, 4, "the window includes since_ts and excludes until_ts: {from} {until}");
+    assert!(from["fact_count"].as_u64() >= Some(3), "{from}");
+
+    let mut told = String::new();
+    for arguments in [
+        json!({}),
+        json!({ "token_budget": 20 }),
+        json!({ "token_budget": 100, "since_ts": "noon" }),
+        json!({ "token_budget": 100, "since_ts": "2999-01-01T00:00:00Z" }),
+    ] {
+        told += &(world.call(&a(), "audit_export_bundle", arguments).await.told() + "\n");
+    }
+    expect![[r#"
+        200 -32602 wrote=no audit_export_bundle requires token_budget (QC.2). Nothing was written. Add it, such as 100000.
+        200 -32602 wrote=no the window holds 182 tokens or more, and 20 are allowed. Nothing was written. Raise `token_budget`, or export a shorter window or a narrower `scope`.
+        200 -32602 wrote=no `since_ts` is no RFC 3339 instant. Nothing was written. Write it as `2026-11-30T12:00:00Z`, with an offset.
+        200 -32602 wrote=no `since_ts` lies behind `until_ts`, or in the future. Nothing was written. Correct `since_ts` and call again.
+    "#]].assert_eq(&told);
+    let world = self::world().await;
+    let homeless = world.call(&a(), "audit_export_bundle", json!({ "token_budget": 100 })).await.told();
+    assert!(homeless.contains("CAPABILITY_DENIED") && homeless.contains("audit_export_dir"), "{homeless}");
 }
 
 #[tokio::test]

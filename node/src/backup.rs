@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use crate::sign::{Seal, Signer};
+use quorate_proof::{Seal, Signer};
 
 /// Raised when an older program could not read the file any more.
 const FORMAT: u32 = 1;
@@ -218,8 +218,8 @@ pub(crate) fn send(snapshot: &Snapshot, head: wire::BackupHead, to: &mpsc::Sende
 /// A backup of a stopped node's folder, with all that its log holds, committed or not: for a cluster without a quorum whose nodes
 /// `quorate dev` does not run. Works on a copy in `scratch`, so the folder stays as it is.
 pub fn of_stopped(folder: &Path, receipt_key: &str, scratch: &Path, path: &Path) -> Result<Checked, BackupError> {
-    let signer = Signer::from_hex(receipt_key).map_err(BackupError::Key)?;
     let identity = found::survivor(folder, scratch)?.identity;
+    let signer = Signer::from_hex(receipt_key, &identity.cluster_id).map_err(BackupError::Key)?;
     let lineage = identity.lineage.parse().map_err(|_| damaged("identity.json", "names no lineage"))?;
     let snapshot = found::recover(folder, &scratch.join("recovered"))?;
     let source = Source { cluster_id: identity.cluster_id, lineage, node_id: identity.node_id, signer: &signer };

@@ -1,4 +1,4 @@
-//! The replica process: configuration, the gRPC services, receipt signatures, health and metrics.
+//! The replica process: configuration, the gRPC services, health and metrics.
 //!
 //! It puts [`quorate_raft::RaftNode`] behind the wire and decides nothing itself: no rule of the domain, no openraft type and
 //! no RocksDB call stands here. Start reading at [`run`]. [`backup`] is the
@@ -12,10 +12,8 @@ mod health;
 mod operator;
 mod run;
 mod service;
-mod sign;
 
 pub use audit::TARGET as AUDIT_TARGET;
 pub use config::Config;
 pub use quorate_raft::{Address, found};
 pub use run::{Ended, run};
-pub use sign::public_key;

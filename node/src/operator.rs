@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 use crate::backup::{self, Source};
 use crate::run::chain;
 use crate::service::{deadline, fault};
-use crate::sign::Signer;
+use quorate_proof::Signer;
 
 /// Parts of a backup that a slow reader may have waiting.
 const BACKUP_BUFFER: usize = 4;

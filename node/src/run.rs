@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_link::{Files, Front, Link, Mutual, Name, Reloading, Role};
+use quorate_proof::Signer;
 use quorate_proto::REQUEST_BYTES_MAX;
 use quorate_proto::cluster::cluster_server::ClusterServer;
 use quorate_proto::cluster::operator_server::OperatorServer;
@@ -20,7 +21,6 @@ use crate::guard::Guard;
 use crate::health::{self, Door};
 use crate::operator::OperatorService;
 use crate::service::ClusterService;
-use crate::sign::Signer;
 
 /// How a node ended.
 #[derive(Debug)]
@@ -160,7 +160,7 @@ fn check(config: &Config, may_create: bool) -> Result<Signer, String> {
             config.node_id
         ));
     }
-    Signer::from_hex(&config.receipt_key)
+    Signer::from_hex(&config.receipt_key, &config.cluster_id)
 }
 
 async fn bind(address: &str) -> Result<TcpListener, String> {

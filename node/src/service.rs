@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::Stream;
 use quorate_domain::machine::Call;
-use quorate_domain::receipt::ReceiptView;
 use quorate_domain::record::CLUSTER;
 use quorate_domain::{Command, Principal, Query, Refusal, RequestId, Revision, Tier, UnixMs, codec, event};
+use quorate_proof::Signer;
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_server::Cluster;
 use quorate_raft::{Address, Change, Consistency, MembershipError, Outcome, ProposeError, RaftNode, ReadError};
@@ -24,7 +24,6 @@ use tonic::{Request, Response, Status};
 
 use crate::audit::{Act, End};
 use crate::guard;
-use crate::sign::Signer;
 
 /// A call whose caller named no deadline is answered by then.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -310,22 +309,17 @@ pub(crate) fn fault(error: &quorate_domain::StorageError) -> Status {
 fn serve(signer: &Signer, query: Query, caller: Principal, at: quorate_raft::ReadAt) -> Result<wire::Served, quorate_domain::StorageError> {
     use wire::served::Outcome;
     let stamp = at.stamp(caller);
-    let (is_receipt, revision) = (matches!(query, Query::GetReceipt(_)), at.revision.0);
-    let outcome = match query.run(&at.view, &stamp)? {
-        Ok(answer) if is_receipt => Outcome::Answer(signed(signer, &answer)?.into()),
-        Ok(answer) => Outcome::Answer(answer.into()),
-        Err(refusal) => Outcome::Refusal(refusal_bytes(&refusal)),
+    let (sign, revision) = (Signer::of(&query), at.revision.0);
+    let outcome = match (query.run(&at.view, &stamp)?, sign) {
+        (Ok(answer), None) => Outcome::Answer(answer.into()),
+        (Ok(answer), Some(sign)) => {
+            let signed = sign(signer, &answer).map_err(|error| quorate_domain::StorageError::new("an answer to be signed", error))?;
+            Outcome::Answer(signed.into())
+        }
+        (Err(refusal), _) => Outcome::Refusal(refusal_bytes(&refusal)),
     };
     let age_ms = at.age.map_or(0, |age| age.as_millis() as u64);
     Ok(wire::Served { revision, age_ms, outcome: Some(outcome) })
-}
-
-/// A receipt's signature is made when it is shown: Ed25519 is deterministic, so it need not be stored.
-fn signed(signer: &Signer, answer: &[u8]) -> Result<Vec<u8>, quorate_domain::StorageError> {
-    let mut receipt: ReceiptView =
-        codec::decode(answer).map_err(|error| quorate_domain::StorageError::new("a receipt just read", error))?;
-    signer.sign(&mut receipt);
-    Ok(codec::encode(&receipt))
 }
 
 /// Sends a tenant's events to one watcher, in order and without a gap, until it goes away.

@@ -4,12 +4,16 @@
 use crate::registry::Catalog;
 
 pub mod approvals;
+pub mod attest;
+pub mod custody;
 pub mod decisions;
+pub mod exports;
 pub mod facts;
 pub mod freshness;
 pub mod graph;
 pub mod identity;
 pub mod memory;
+pub mod observations;
 pub mod punchcards;
 pub mod receipts;
 pub mod sessions;
@@ -23,6 +27,7 @@ pub fn crux() -> Catalog {
         .with::<facts::DeleteFact>()
         .with::<facts::ListEntities>()
         .with::<facts::FactHistory>()
+        .with::<attest::OutputAttest>()
         .with::<memory::MemoryView>()
         .with::<memory::MemoryEdit>()
         .with::<memory::MemoryPin>()
@@ -40,10 +45,15 @@ pub fn crux() -> Catalog {
         .with::<sessions::DeleteSession>()
         .with::<sessions::ArchiveSession>()
         .with::<sessions::UnarchiveSession>()
+        .with::<observations::ListObservations>()
+        .with::<observations::GetObservation>()
+        .with::<observations::VerifyObservation>()
         .with::<receipts::ReceiptVerify>()
         .with::<identity::GetAgentIdentity>()
         .with::<identity::ResolvePrincipal>()
         .with::<decisions::RecordDecision>()
+        .with::<exports::AuditExportBundle>()
+        .with::<custody::ContextCustodyAudit>()
         .with::<work::ListProjects>()
         .with::<work::GetProjectContext>()
         .with::<work::ListWork>()
@@ -85,5 +95,7 @@ pub mod group {
     pub const PUNCHCARDS: &str = "punchcards";
     pub const WORK: &str = "work";
     pub const GRAPH: &str = "graph";
+    pub const OBSERVATIONS: &str = "observations";
+    pub const AUDIT: &str = "audit";
     pub const TOOLS: &str = "tools";
 }

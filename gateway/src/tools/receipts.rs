@@ -14,6 +14,9 @@ use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
 use crate::schema::Nullable;
 
+/// What a token has to hold to see receipts and their log.
+pub const SCOPE: &str = "crux-mcp.receipt_verify";
+
 fn own_tenant() -> String {
     "default".into()
 }
@@ -75,7 +78,7 @@ pub struct Report {
 impl Tool for ReceiptVerify {
     const NAME: &'static str = "receipt_verify";
     const TITLE: &'static str = "Verify a receipt";
-    const SCOPE: &'static str = "crux-mcp.receipt_verify";
+    const SCOPE: &'static str = SCOPE;
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::RECEIPTS;
     const IDEMPOTENT: bool = true;

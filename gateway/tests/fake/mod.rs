@@ -6,14 +6,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ed25519_dalek::{Signer, SigningKey};
 use futures::Stream;
 use quorate_domain::event::{self, Watched};
-use quorate_domain::identity::{self, PutToken, key_fingerprint, token_hash};
+use quorate_domain::identity::{self, PutToken, token_hash};
 use quorate_domain::machine::{self, Body, Call, Clock, Entry};
 use quorate_domain::overlay::{Nothing, Overlay, Writes};
-use quorate_domain::receipt::ReceiptView;
 use quorate_domain::{Command, Principal, Query, ReadStamp, RequestId, Revision, Tier, UnixMs, codec};
+use quorate_proof::Signer;
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_server::{Cluster, ClusterServer};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -50,8 +49,10 @@ struct World {
 #[derive(Clone)]
 pub struct Fake {
     world: Arc<Mutex<World>>,
-    key: SigningKey,
+    signer: Arc<Signer>,
 }
+
+const RECEIPT_KEY_HEX: &str = "0707070707070707070707070707070707070707070707070707070707070707";
 
 pub const TOKENS: [(&str, &str, &str, Tier, &str); 5] = [
     ("token-a", "default", "agent-a", Tier::Verified, "crux-mcp.*"),
@@ -74,7 +75,8 @@ impl Fake {
             faults: BTreeMap::new(),
             proposals: Vec::new(),
         };
-        let fake = Self { world: Arc::new(Mutex::new(world)), key: SigningKey::from_bytes(&[7; 32]) };
+        let signer = Signer::from_hex(RECEIPT_KEY_HEX, "fake").unwrap();
+        let fake = Self { world: Arc::new(Mutex::new(world)), signer: Arc::new(signer) };
         for id in 1..=nodes {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             fake.world.lock().unwrap().addresses.insert(id, listener.local_addr().unwrap());
@@ -100,7 +102,7 @@ impl Fake {
     }
 
     pub fn receipt_key_hex(&self) -> String {
-        hex::encode(self.key.verifying_key().to_bytes())
+        quorate_proof::public_key(RECEIPT_KEY_HEX).unwrap()
     }
 
     /// Another node leads from now on.
@@ -146,17 +148,14 @@ impl Fake {
         let world = self.world.lock().unwrap();
         let view = Overlay::with_writes(&Nothing, world.writes.clone());
         let clock = Clock::read(&view).unwrap();
-        let is_receipt = matches!(query, Query::GetReceipt(_));
+        let sign = Signer::of(&query);
         let at = ReadStamp { revision: clock.revision, lease_now: clock.lease_now, wall: clock.wall, caller };
         let answer = query.run(&view, &at).unwrap();
-        let sign = |bytes: Vec<u8>| {
-            let mut receipt: ReceiptView = codec::decode(&bytes).unwrap();
-            let signature = self.key.sign(&hex::decode(&receipt.link_hash).unwrap());
-            let key_id = key_fingerprint(&self.key.verifying_key().to_bytes());
-            receipt.signature = Some((key_id, hex::encode(signature.to_bytes())));
-            codec::encode(&receipt)
+        let signed = |bytes: Vec<u8>| match sign {
+            Some(sign) => sign(&self.signer, &bytes).unwrap(),
+            None => bytes,
         };
-        (world.revision, answer.map(|bytes| if is_receipt { sign(bytes) } else { bytes }))
+        (world.revision, answer.map(signed))
     }
 }
 

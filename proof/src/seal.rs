@@ -1,39 +1,10 @@
-//! Signatures of receipts: made outside of apply, by any node that holds the cluster's key.
-//!
-//! Ed25519 is deterministic, so every node gives the same signature for the same receipt, and none needs to be stored.
+//! The signature of a backup's manifest: who made it, and that nothing in it was changed.
 
-use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
+use ed25519_dalek::{Signature, Signer as _, VerifyingKey};
 use quorate_domain::identity::key_fingerprint;
-use quorate_domain::receipt::ReceiptView;
 use serde::{Deserialize, Serialize};
 
-/// The cluster's receipt key.
-pub struct Signer {
-    key: SigningKey,
-    key_id: String,
-}
-
-impl Signer {
-    /// Reads a key of 32 bytes in hex.
-    pub fn from_hex(text: &str) -> Result<Self, String> {
-        let bytes = hex::decode(text).map_err(|error| format!("the receipt key is no hex: {error}"))?;
-        let bytes: [u8; 32] = bytes.try_into().map_err(|bytes: Vec<u8>| format!("the receipt key has {} bytes, not 32", bytes.len()))?;
-        let key = SigningKey::from_bytes(&bytes);
-        let key_id = key_fingerprint(&key.verifying_key().to_bytes());
-        Ok(Self { key, key_id })
-    }
-
-    /// Signs the link hash, which binds the body, its place and all that came before. A receipt whose stored bytes are
-    /// damaged is not signed: the signature must not make it look whole.
-    pub fn sign(&self, receipt: &mut ReceiptView) {
-        if receipt.faults.is_empty()
-            && let Ok(link_hash) = hex::decode(&receipt.link_hash)
-        {
-            let signature = self.key.sign(&link_hash);
-            receipt.signature = Some((self.key_id.clone(), hex::encode(signature.to_bytes())));
-        }
-    }
-}
+use crate::sign::Signer;
 
 /// Stands before the bytes of a backup's manifest when they are signed, so that no other signature of this key fits them.
 const BACKUP: &[u8] = b"quorate backup manifest 1\0";
@@ -53,8 +24,8 @@ pub struct Seal {
 impl Signer {
     pub fn seal(&self, manifest: &[u8]) -> Seal {
         let signature = self.key.sign(&[BACKUP, manifest].concat());
-        let public_key = hex::encode(self.key.verifying_key().to_bytes());
-        Seal { key_id: self.key_id.clone(), public_key, signature: hex::encode(signature.to_bytes()) }
+        let public = self.key.verifying_key().to_bytes();
+        Seal { key_id: key_fingerprint(&public), public_key: hex::encode(public), signature: hex::encode(signature.to_bytes()) }
     }
 }
 
@@ -82,18 +53,13 @@ impl Seal {
     }
 }
 
-/// The public half of a receipt key, in hex: what gateways and verifiers are given.
-pub fn public_key(secret_hex: &str) -> Result<String, String> {
-    Signer::from_hex(secret_hex).map(|signer| hex::encode(signer.key.verifying_key().to_bytes()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_seal_holds_for_its_manifest_and_its_own_bytes_alone() {
-        let signer = Signer::from_hex(&"07".repeat(32)).expect("a key");
+        let signer = Signer::from_hex(&"07".repeat(32), "acme").expect("a key");
         let seal = signer.seal(b"manifest");
         assert_eq!(Seal::open(&seal.to_bytes(), b"manifest"), Ok(seal.clone()));
         assert!(Seal::open(&seal.to_bytes(), b"manifesto").is_err());

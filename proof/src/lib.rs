@@ -1,0 +1,18 @@
+//! Proofs that leave the cluster: how they are signed, the files they are saved in, and the verifier that needs no server.
+//!
+//! Nodes sign what they serve with [`Signer`], gateways put it into the forms of [`file`], and `quorate verify` hands a file's
+//! bytes to [`verify`]. Nothing here does I/O. What a file says is true when [`verify`] accepts it under a key that its reader
+//! trusts: a file carries its key so that it can be read alone, and whether that key is the cluster's is told by comparing.
+//!
+//! Reading order: [`note`] (signed notes and heads of logs), [`file`] (the forms and their checks), [`bundle`] (audit exports), [`sign`] (what nodes do),
+//! [`seal`] (backups).
+
+pub mod bundle;
+pub mod file;
+pub mod note;
+mod seal;
+mod sign;
+
+pub use file::{Fault, Report, verify};
+pub use seal::Seal;
+pub use sign::{Signer, public_key};
