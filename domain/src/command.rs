@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
-use crate::{approval, codec, coord, decision, fact, flag, identity, punchcard, session, work};
+use crate::{approval, codec, coord, decision, fact, flag, identity, passport, punchcard, session, work};
 
 /// A struct that stands in [`Command`] and knows what it answers.
 pub trait CommandKind: Into<Command> {
@@ -72,4 +72,10 @@ commands! {
     CommentOnWork(work::CommentOnWork) -> work::Comment,
     SetWorkGate(identity::SetWorkGate) -> identity::Passport,
     Announce(coord::Announce) -> coord::Announced,
+    IssuePassport(passport::IssuePassport) -> passport::PassportIssued,
+    RequestMint(passport::RequestMint) -> passport::MintRequested,
+    RevokePassport(passport::RevokePassport) -> passport::PassportRevoked,
+    SplitPassport(passport::SplitPassport) -> passport::PassportSplit,
+    MergePassports(passport::MergePassports) -> passport::PassportsMerged,
+    LinkDevice(passport::LinkDevice) -> passport::DeviceLinked,
 }

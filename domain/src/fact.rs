@@ -19,6 +19,7 @@
 //! * The empty text is a value. A value is bounded in bytes and also as JSON, so that one version always fits a reply.
 //! * Events name the fact, never its value; those of private facts say nothing but that.
 
+mod adopt;
 mod consolidate;
 mod entities;
 mod freshness;
@@ -37,6 +38,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+pub(crate) use self::adopt::{Adopted, Conflict, OnConflict, adopt};
 pub use self::consolidate::{ConsolidateFacts, Contradiction, Contradictions, FactsConsolidated, FindContradictions};
 pub use self::entities::{Entities, ListEntities};
 pub use self::freshness::{
@@ -314,6 +316,19 @@ pub(crate) struct Draft {
 fn next_version(
     tx: &mut impl Tx,
     at: &Stamp,
+    head: Head,
+    predecessor: Option<Fact>,
+    named: Vec<Fact>,
+    draft: Draft,
+) -> Result<(Fact, Vec<String>), StorageError> {
+    numbered_version(tx, at, 0, head, predecessor, named, draft)
+}
+
+/// The same for an entry that makes several: `n` tells apart their ids.
+fn numbered_version(
+    tx: &mut impl Tx,
+    at: &Stamp,
+    n: u64,
     mut head: Head,
     predecessor: Option<Fact>,
     named: Vec<Fact>,
@@ -325,7 +340,7 @@ fn next_version(
         entity: head.entity.clone(),
         key: head.key.clone(),
         version: head.last_version + 1,
-        fact_id: at.new_id("f", 0),
+        fact_id: at.new_id("f", n),
         value: draft.value,
         confidence: draft.confidence,
         horizon_class: draft.horizon_class,

@@ -53,6 +53,21 @@ pub const CONSOLIDATION: Definition = Definition {
 
 pub const STATUS_FEED: Definition = Definition { name: "CORECRUXD_FEATURE_STATUS_FEED", default: "on", words: &[], about: "status_feed" };
 pub const COORD: Definition = Definition { name: "CORECRUXD_COORD", default: "on", words: &[], about: "coord_announce and coord_status" };
+/// Off, it is as if the tool did not exist.
+pub const MINT_REQUESTS: Definition =
+    Definition { name: "CORECRUXD_FEATURE_PASSPORT_MINT_REQUESTS", default: "on", words: &[], about: "request_passport_mint" };
+pub const PASSPORT_REVOCATION: Definition = Definition {
+    name: "CRUX_PASSPORT_REVOCATION",
+    default: "on",
+    words: &[],
+    about: "whether revoked passports are refused; off, revoke_passport still marks them and ends their cards",
+};
+pub const IDENTITY_CONTINUITY: Definition = Definition {
+    name: "CORECRUXD_FEATURE_IDENTITY_CONTINUITY",
+    default: "on",
+    words: &[],
+    about: "passport_split, passport_merge and passport_link_device",
+};
 /// The one flag that is a number.
 pub const COORD_PRESENCE: Definition = Definition {
     name: "CORECRUXD_COORD_PRESENCE_TTL_SECS",
@@ -63,11 +78,26 @@ pub const COORD_PRESENCE: Definition = Definition {
 const COORD_PRESENCE_S: std::ops::RangeInclusive<u64> = 60..=86_400;
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 9] =
-    [PUNCHCARD, APPROVAL_QUEUE, RECEIPT_VERIFY, MEMORY_PANEL, FRESHNESS, CONSOLIDATION, STATUS_FEED, COORD, COORD_PRESENCE];
+pub const ALL: [Definition; 12] = [
+    PUNCHCARD,
+    APPROVAL_QUEUE,
+    RECEIPT_VERIFY,
+    MEMORY_PANEL,
+    FRESHNESS,
+    CONSOLIDATION,
+    STATUS_FEED,
+    COORD,
+    COORD_PRESENCE,
+    MINT_REQUESTS,
+    PASSPORT_REVOCATION,
+    IDENTITY_CONTINUITY,
+];
 
 /// Flags whose tools answer `CAPABILITY_DENIED` while they are off, as documented; the others answer -32030.
 pub(crate) const DENYING: [Definition; 3] = [MEMORY_PANEL, FRESHNESS, CONSOLIDATION];
+
+/// Flags whose tools answer -32601 while they are off, as documented.
+pub(crate) const ABSENT: [Definition; 2] = [MINT_REQUESTS, IDENTITY_CONTINUITY];
 
 impl Definition {
     pub fn find(name: &str) -> Option<Self> {

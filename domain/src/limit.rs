@@ -39,6 +39,21 @@ pub const REPLY_WRAPPER_BYTES: usize = 256;
 /// Levels of objects and arrays in a session's state.
 pub const STATE_DEPTH_MAX: usize = 64;
 
+/// Why a passport should be minted.
+pub const MINT_REASON_BYTES_MAX: usize = 2_048;
+/// Cards, and tickets, of a revoked holder that one entry ends; the next entries end the rest.
+pub const REVOKED_PER_ENTRY: usize = if cfg!(test) { 4 } else { 32 };
+
+/// Private facts that go over to another passport in one split or merge.
+pub const ADOPTED_FACTS_MAX: usize = if cfg!(test) { 6 } else { 500 };
+/// The body of a merge's receipt, which stands in its reply as hex.
+pub const MERGE_RECEIPT_BYTES_MAX: usize = 8 * 1024;
+/// Passports that are merged into one.
+pub const MERGED_MAX: usize = 16;
+/// Devices of one passport, and capabilities of one device.
+pub const DEVICES_MAX: usize = 32;
+pub const DEVICE_CAPABILITIES_MAX: usize = 32;
+
 /// A lease's length.
 pub const LEASE_TTL_MS_MIN: u64 = 1_000;
 pub const LEASE_TTL_MS_DEFAULT: u64 = 30 * 60 * 1_000;

@@ -27,6 +27,10 @@ macro_rules! queries {
         impl Query {
             /// Runs the query; its answer is the CBOR of its [`QueryKind::Output`].
             pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Vec<u8>> {
+                // A gateway may believe a token for a moment longer than its passport is in force.
+                if let Some(refusal) = identity::check_caller(view, &at.caller)? {
+                    return Ok(Err(refusal));
+                }
                 match self {
                     $(Query::$variant(query) => {
                         let answer: Applied<$output> = query.run(view, at);

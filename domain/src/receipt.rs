@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::check_name;
 use crate::key::Key;
+use crate::passport::standing;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, Revision, Stamp, UnixMs};
@@ -165,6 +166,9 @@ pub(crate) fn append(
     tx.put_index(by_id, &link.seq.to_be_bytes());
     tx.put(&Head { next_seq: link.seq + 1, link_hash: link.link_hash, ..head });
     tx.put(&link);
+    if let Some(signer) = signer_passport {
+        standing::count(tx, tenant, signer)?;
+    }
     Ok(hex::encode(body_hash))
 }
 

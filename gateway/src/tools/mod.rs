@@ -9,6 +9,7 @@ pub mod facts;
 pub mod freshness;
 pub mod identity;
 pub mod memory;
+pub mod passports;
 pub mod punchcards;
 pub mod receipts;
 pub mod sessions;
@@ -43,6 +44,13 @@ pub fn crux() -> Catalog {
         .with::<identity::GetAgentIdentity>()
         .with::<identity::ResolvePrincipal>()
         .with::<decisions::RecordDecision>()
+        .with::<passports::IssuePassport>()
+        .with::<passports::RequestPassportMint>()
+        .with::<passports::GetPassport>()
+        .with::<passports::RevokePassport>()
+        .with::<passports::PassportSplit>()
+        .with::<passports::PassportMerge>()
+        .with::<passports::PassportLinkDevice>()
         .with::<work::ListProjects>()
         .with::<work::GetProjectContext>()
         .with::<work::ListWork>()
