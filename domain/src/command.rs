@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
-use crate::{approval, codec, coord, decision, fact, flag, identity, passport, punchcard, session, work};
+use crate::{
+    approval, codec, config_audit, constraint, coord, decision, fact, flag, handoff, identity, passport, punchcard, session, work,
+};
 
 /// A struct that stands in [`Command`] and knows what it answers.
 pub trait CommandKind: Into<Command> {
@@ -78,4 +80,8 @@ commands! {
     SplitPassport(passport::SplitPassport) -> passport::PassportSplit,
     MergePassports(passport::MergePassports) -> passport::PassportsMerged,
     LinkDevice(passport::LinkDevice) -> passport::DeviceLinked,
+    CreateHandoff(handoff::CreateHandoff) -> handoff::HandoffCreated,
+    AcceptHandoff(handoff::AcceptHandoff) -> handoff::HandoffAccepted,
+    DeclareConstraint(constraint::DeclareConstraint) -> constraint::Constraint,
+    AuditConfig(config_audit::AuditConfig) -> config_audit::ConfigAudited,
 }

@@ -30,6 +30,7 @@ mod panel;
 mod place;
 mod rank;
 mod recall;
+mod relevant;
 #[cfg(test)]
 mod tests;
 
@@ -53,6 +54,7 @@ pub use self::recall::{FactRow, FactRows, QueryFacts};
 pub(crate) use self::place::EVERYONE;
 use self::place::{Place, daemon_owned, filed_name, only_the_service};
 use self::rank::State;
+pub(crate) use self::relevant::{PackedFact, Relevant, relevant, stands};
 use crate::event;
 use crate::identity::check_name;
 use crate::key::Key;
@@ -394,6 +396,12 @@ pub(crate) fn store_evidence(
     let head = head(tx, &at.caller.tenant, owner, entity, key)?;
     let predecessor = active(tx, &head)?;
     Ok(next_version(tx, at, head, predecessor, Vec::new(), draft)?.0.fact_id)
+}
+
+/// What such a fact says now.
+pub(crate) fn evidence(view: &impl Read, tenant: &str, owner: &str, entity: &str, key: &str) -> Result<Option<String>, StorageError> {
+    let head = head(view, tenant, owner, entity, key)?;
+    Ok(active(view, &head)?.map(|fact| fact.value))
 }
 
 /// Where the versions of a pair stand, also of one that has none yet.

@@ -5,11 +5,14 @@
 //! ways in. What an entry says of itself is its [`Stamp`]; the rest is read through [`Read`] and written through [`Tx`].
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
-//! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`session`], [`identity`], [`passport`]. [`command`] and
+//! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`session`], [`identity`], [`passport`], [`handoff`], [`constraint`]. [`command`] and
 //! [`query`] are the two lists that everything else in the product goes through; [`refusal`] is every way to say no.
 
+pub(crate) mod action;
 pub mod approval;
 pub mod command;
+pub mod config_audit;
+pub mod constraint;
 pub mod coord;
 pub(crate) mod cursor;
 mod deadline;
@@ -17,6 +20,7 @@ pub mod decision;
 pub mod event;
 pub mod fact;
 pub mod flag;
+pub mod handoff;
 pub mod identity;
 pub mod key;
 pub mod limit;

@@ -6,7 +6,7 @@ use crate::limit::LIST_MAX;
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
-use crate::{approval, codec, coord, fact, flag, identity, punchcard, receipt, session, work};
+use crate::{approval, codec, config_audit, constraint, coord, fact, flag, identity, punchcard, receipt, session, work};
 
 /// A struct that stands in [`Query`] and knows what it answers.
 pub trait QueryKind: Into<Query> {
@@ -73,6 +73,10 @@ queries! {
     GetWork(work::GetWork) -> work::WorkView,
     StatusFeed(work::StatusFeed) -> work::Feed,
     CoordStatus(coord::CoordStatus) -> coord::Coordination,
+    ListConstraints(constraint::ListConstraints) -> constraint::Constraints,
+    CheckConstraints(constraint::CheckConstraints) -> constraint::ConstraintsChecked,
+    EnrichAction(constraint::EnrichAction) -> constraint::ActionEnriched,
+    CheckConfigAudit(config_audit::CheckConfigAudit) -> config_audit::ConfigAuditChecked,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -226,14 +226,8 @@ impl Entry {
         };
         let unknown: Vec<&String> = arguments.keys().filter(|name| !properties.contains_key(*name)).collect();
         if !unknown.is_empty() {
-            let names = match unknown.get(NAMED..) {
-                Some(rest @ [_, ..]) => {
-                    let first: Vec<String> = unknown[..NAMED].iter().map(|name| format!("`{}`", shown(name))).collect();
-                    format!("{} and {} more", first.join(", "), rest.len())
-                }
-                _ => list(unknown.iter().map(|name| shown(name))),
-            };
-            let problem = format!("`{}` does not know the argument{} {names}", self.name, if unknown.len() == 1 { "" } else { "s" });
+            let (many, names) = (if unknown.len() == 1 { "" } else { "s" }, named(&unknown));
+            let problem = format!("`{}` does not know the argument{many} {names}", self.name);
             return Err(CallError::arguments(problem, known()));
         }
         let required = self.input["required"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -286,6 +280,17 @@ fn fencing_token_schema() -> Value {
 
 /// How many unknown arguments a refusal names; it counts the others.
 const NAMED: usize = 3;
+
+/// The first few of the names that a caller chose, and how many there are besides.
+fn named(names: &[impl AsRef<str>]) -> String {
+    match names.get(NAMED..) {
+        Some(rest @ [_, ..]) => {
+            let first: Vec<String> = names[..NAMED].iter().map(|name| format!("`{}`", shown(name.as_ref()))).collect();
+            format!("{} and {} more", first.join(", "), rest.len())
+        }
+        _ => list(names.iter().map(|name| shown(name.as_ref()))),
+    }
+}
 
 /// `a`, `b` and `c`.
 fn list(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
@@ -358,6 +363,7 @@ fn explain(error: &ValidationError<'_>) -> String {
         ValidationErrorKind::MaxItems { limit } => {
             format!("{argument} has {} elements, and the limit is {limit}", found.as_array().map_or(0, Vec::len))
         }
+        ValidationErrorKind::AdditionalProperties { unexpected } => format!("{argument} does not know {}", named(unexpected)),
         ValidationErrorKind::MinItems { limit } => format!("{argument} must have at least {limit} elements"),
         _ => format!("{argument}: {}", error.masked_with("it")),
     }

@@ -4,9 +4,11 @@
 use crate::registry::Catalog;
 
 pub mod approvals;
+pub mod constraints;
 pub mod decisions;
 pub mod facts;
 pub mod freshness;
+pub mod handoffs;
 pub mod identity;
 pub mod memory;
 pub mod passports;
@@ -43,7 +45,15 @@ pub fn crux() -> Catalog {
         .with::<receipts::ReceiptVerify>()
         .with::<identity::GetAgentIdentity>()
         .with::<identity::ResolvePrincipal>()
+        .with::<handoffs::CreateHandoff>()
+        .with::<handoffs::AcceptHandoff>()
         .with::<decisions::RecordDecision>()
+        .with::<constraints::DeclareConstraint>()
+        .with::<constraints::GetConstraints>()
+        .with::<constraints::CheckConstraints>()
+        .with::<constraints::AuditConfig>()
+        .with::<constraints::CheckConfigAudit>()
+        .with::<constraints::EnrichAction>()
         .with::<passports::IssuePassport>()
         .with::<passports::RequestPassportMint>()
         .with::<passports::GetPassport>()
@@ -74,6 +84,7 @@ pub mod group {
     pub const FACTS: &str = "facts";
     pub const MEMORY: &str = "memory";
     pub const DECISIONS: &str = "decisions";
+    pub const CONSTRAINTS: &str = "constraints";
     pub const SESSIONS: &str = "sessions";
     pub const RECEIPTS: &str = "receipts";
     pub const IDENTITY: &str = "identity";
