@@ -116,21 +116,24 @@ impl IssuePassport {
         let known = certificate(tx, tenant, name)?;
         let certificate = match known.clone() {
             Some(known) => {
-                if let Some(sponsor) = self.sponsor.filter(|sponsor| known.sponsor.as_ref() != Some(sponsor)) {
-                    let found = known.sponsor.unwrap_or_else(|| "no sponsor".into());
-                    return Ok(Err(Refusal::Changed { what: "sponsor of passport".into(), id: name.clone(), expected: sponsor, found }));
-                }
-                Certificate { public_key: self.public_key, ..known }
-            }
-            None => {
-                if let Some(sponsor) = &self.sponsor
-                    && let Some(refusal) = refuse_sponsor(tx, at, sponsor)?
+                if let (Some(found), Some(expected)) = (&known.sponsor, &self.sponsor)
+                    && found != expected
                 {
-                    return Ok(Err(refusal));
+                    let (what, id) = ("sponsor of passport".into(), name.clone());
+                    return Ok(Err(Refusal::Changed { what, id, expected: expected.clone(), found: found.clone() }));
                 }
-                Certificate::new(tenant, name, self.public_key, self.sponsor, at.wall)
+                let sponsor = known.sponsor.clone().or(self.sponsor);
+                Certificate { public_key: self.public_key, sponsor, ..known }
             }
+            None => Certificate::new(tenant, name, self.public_key, self.sponsor, at.wall),
         };
+        // One that was named before may be revoked by now, and stays what it is.
+        let had_sponsor = known.as_ref().is_some_and(|known| known.sponsor.is_some());
+        if let Some(sponsor) = certificate.sponsor.as_ref().filter(|_| !had_sponsor)
+            && let Some(refusal) = refuse_sponsor(tx, at, sponsor)?
+        {
+            return Ok(Err(refusal));
+        }
         if known.as_ref() != Some(&certificate) {
             tx.put(&certificate);
             event::emit(tx, at, "passport.issued", name, json!({ "principal_id": certificate.principal_id }))?;

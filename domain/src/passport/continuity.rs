@@ -8,8 +8,9 @@
 //! * In a merge the survivor takes over what the source's receipts have earned. The source is revoked, and its sessions can be
 //!   read by the survivor, and written by nobody.
 //! * Who owns the survivor alone could take another's private memory, and who owns the source alone could put words into
-//!   another's; so the caller has to own one, and the other has to be split from it or sponsored by it, unless the caller's
-//!   credential is elite or operator.
+//!   another's; so the caller has to own one, and the other has to be split from it or to have named it as its sponsor, unless
+//!   the caller's credential is elite or operator. What was split off may also go back to where it came from. That the caller
+//!   itself names somebody as its sponsor gives it nothing.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -26,7 +27,7 @@ use crate::limit::{DEVICE_CAPABILITIES_MAX, DEVICES_MAX, MERGE_RECEIPT_BYTES_MAX
 use crate::receipt;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
-use crate::stamp::{Stamp, Tier, UnixMs};
+use crate::stamp::{Principal, Stamp, Tier, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 
 /// The tenant in a passport's name, where names are written so: all before the last `::`, else before the first `:`.
@@ -276,19 +277,23 @@ impl MergePassports {
             found.push(known);
         }
         let is_trusted = caller.tier >= Tier::Elite || caller.may("admin");
-        if !is_trusted && !is_kin(view, &caller.tenant, other, &caller.passport)? && !is_kin(view, &caller.tenant, &caller.passport, other)?
-        {
-            let problem = format!("`{other}` is neither split from `{}` nor sponsored by it, nor the other way round", caller.passport);
+        if !is_trusted && !self.is_kin(view, at, other)? {
+            let problem = format!("`{other}` is neither split from `{}` nor sponsored by it", caller.passport);
             return Ok(Err(Refusal::Denied { problem }));
         }
         let [source, target] = <[Passport; 2]>::try_from(found).expect("one was found for each of two names");
         Ok(Ok((source, target)))
     }
-}
 
-fn is_kin(view: &impl Read, tenant: &str, name: &str, elder: &str) -> Result<bool, StorageError> {
-    let certificate = certificate(view, tenant, name)?;
-    Ok(certificate.is_some_and(|known| known.sponsor.as_deref() == Some(elder) || known.split_from.as_deref() == Some(elder)))
+    /// Whether the other passport comes from the caller's, or the caller's goes back to where it was split from.
+    fn is_kin(&self, view: &impl Read, at: &Stamp, other: &str) -> Result<bool, StorageError> {
+        let Principal { tenant, passport: own, .. } = &at.caller;
+        let comes_from_own = |known: Certificate| known.sponsor.as_ref() == Some(own) || known.split_from.as_ref() == Some(own);
+        if certificate(view, tenant, other)?.is_some_and(comes_from_own) {
+            return Ok(true);
+        }
+        Ok(self.source == *own && certificate(view, tenant, own)?.is_some_and(|known| known.split_from.as_deref() == Some(other)))
+    }
 }
 
 fn merged_key(tenant: &str, target: &str) -> Key {

@@ -112,6 +112,8 @@ fn a_passport_is_issued_once_and_answers_the_same_again() {
     assert_eq!(issue(&mut world, "mara", None), Ok(first.clone()));
     assert_eq!(issue(&mut world, "mara", Some("olga")), Ok(first.clone()));
     assert_eq!(issue(&mut world, "mara", Some("jon")).unwrap_err().code(), "-32004", "a sponsor stays");
+    assert_eq!(issue(&mut world, "olga", None).unwrap().sponsor, None);
+    assert_eq!(issue(&mut world, "olga", Some("mara")).unwrap().sponsor.as_deref(), Some("mara"), "and can be named later");
     // Another secret of the gateways gives another key to the same principal.
     let other = world.call("1s", person("mara"), None, IssuePassport { sponsor: None, public_key: key(2) }).unwrap();
     assert_eq!((&other.principal_id, &other.public_key, other.issued_at), (&first.principal_id, &key(2), first.issued_at));
@@ -460,6 +462,14 @@ fn a_merge_is_of_two_passports_of_which_the_caller_owns_one_and_may_reach_the_ot
     assert_eq!(refused(&mut world, "olga", "jon", "olga"), "-32602", "revoked");
     let born = split(&mut world, "mara", "ann").unwrap();
     assert!(merge(&mut world, "mara", &born.new_passport, "mara", ConflictPolicy::PreferTarget).is_ok(), "what was split from it");
+    issue(&mut world, "mara", Some("ben")).unwrap();
+    assert_eq!(refused(&mut world, "mara", "ben", "mara"), "-32003", "naming a sponsor gives nothing of the sponsor's");
+    let again = split(&mut world, "mara", "liz").unwrap().new_passport;
+    for _ in 0..500 {
+        standing::count(&mut world.state, "acme", &again).unwrap();
+    }
+    assert_eq!(refused(&mut world, "liz", "mara", "liz"), "-32003", "what was split off does not take over its source");
+    assert!(merge(&mut world, "liz", "liz", "mara", ConflictPolicy::PreferTarget).is_ok(), "and may go back to it");
 }
 
 #[test]

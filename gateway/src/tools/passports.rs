@@ -315,7 +315,7 @@ pub enum ConflictPolicy {
 
 /// Retire one passport into another, which takes over its private facts, its receipts' standing, and its sessions to read.
 ///
-/// You own one of the two; the other is split from it or sponsored by it, or your tier is elite or operator. Needs the
+/// You own one of the two; the other is split from it or has named it as its sponsor, or your tier is elite or operator. Needs the
 /// reputation trusted (500 receipts), or such a tier. The retired one is revoked. It can't be undone.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
