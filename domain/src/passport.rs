@@ -99,7 +99,8 @@ pub struct PassportIssued {
     pub receipts: u64,
     pub sponsor: Option<String>,
     pub issued_at: UnixMs,
-    /// BLAKE3, in hex, of the compact JSON of all that stands here but the key, with an empty `passport_hash`.
+    /// BLAKE3, in hex, of the compact JSON of `principal_id, sponsor_id, reputation_tier, receipt_count, issued_at,
+    /// passport_hash, tenant_group`, in which `passport_hash` is empty.
     pub passport_hash: String,
     pub public_key: String,
 }

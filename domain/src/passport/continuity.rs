@@ -308,7 +308,7 @@ pub(crate) fn merged_into(view: &impl Read, tenant: &str, target: &str) -> Resul
 }
 
 /// Lets the survivor read the sessions of the source, and of those that were merged into that one before.
-fn merge_sessions(tx: &mut impl Tx, tenant: &str, source: &str, target: &str) -> Result<Option<Refusal>, StorageError> {
+pub(super) fn merge_sessions(tx: &mut impl Tx, tenant: &str, source: &str, target: &str) -> Result<Option<Refusal>, StorageError> {
     let mut names = merged_into(tx, tenant, source)?;
     names.push(source.into());
     if merged_into(tx, tenant, target)?.len() + names.len() > MERGED_MAX {

@@ -439,7 +439,9 @@ fn a_merged_passport_is_retired_and_its_sessions_are_read_by_the_survivor_and_wr
     merge(&mut world, "otto", "olga", "otto", ConflictPolicy::PreferTarget).unwrap();
     assert!(world.ask("5s", person("otto"), GetSession { session_id: "s".into() }).is_ok());
     assert_eq!(super::continuity::merged_into(&world.state, "acme", "otto").unwrap(), ["elsa", "olga"]);
-    assert!(MERGED_MAX > 2);
+    let mut take_over = |name: &str| super::continuity::merge_sessions(&mut world.state, "acme", name, "otto").unwrap();
+    assert!((2..MERGED_MAX).all(|n| take_over(&format!("p{n}")).is_none()));
+    assert!(take_over("one-too-many").is_some());
 }
 
 #[test]
