@@ -42,8 +42,8 @@ pub async fn try_propose<C: CommandKind>(nodes: &Nodes, command: C) -> Result<C:
 
 /// Reads as the system.
 pub async fn read<Q: QueryKind>(nodes: &Nodes, query: Q) -> Result<Q::Output, Failure> {
-    let cluster =
-        Cluster::connect(&nodes.addresses, nodes.cluster_secret.as_deref()).map_err(|error| Failure::unavailable(error.to_string()))?;
+    let cluster = Cluster::connect(&nodes.addresses, nodes.cluster_secret.as_deref(), &nodes.link)
+        .map_err(|error| Failure::unavailable(error.to_string()))?;
     match cluster.read_as(&identity::system(), query, Consistency::Linearizable, Instant::now() + DEADLINE).await {
         Ok((output, _)) => Ok(output),
         Err(CallError::Refused(refusal)) => Err(Declined::Refused(refusal).into()),

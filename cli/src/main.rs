@@ -5,8 +5,8 @@
 //! is one JSON object; diagnostics go to standard error.
 
 mod admin;
-mod cert;
 mod backup;
+mod cert;
 mod config;
 mod deployment;
 mod dev;

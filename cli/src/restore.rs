@@ -156,7 +156,7 @@ impl Restore {
                 ));
             }
         };
-        let public = quorate_node::public_key(&deployment.receipt_key).map_err(Failure::failed)?;
+        let public = quorate_proof::public_key(&deployment.receipt_key).map_err(Failure::failed)?;
         if public != checked.seal.public_key {
             return Err(Failure::failed(format!(
                 "the receipt key is of {public}, and the backup was signed by {}: it is another cluster's",

@@ -135,10 +135,10 @@ fn arguments(object: Option<&str>, pairs: &[String]) -> Result<Map<String, Value
 impl Door {
     /// What the gateway has at a path, as it sends it. `query` begins with `?`, or is empty.
     pub async fn fetch(&self, path: &[&str], query: &str) -> Result<String, Failure> {
-        let (base, token) = self.open()?;
+        let (client, base, token) = self.open()?;
         let mut url = reqwest::Url::parse(&base).map_err(|error| Failure::usage(format!("--url {base}: {error}")))?;
         url.path_segments_mut().map_err(|()| Failure::usage(format!("--url {base} is no HTTP address")))?.pop_if_empty().extend(path);
-        let request = reqwest::Client::new().get(format!("{url}{query}"));
+        let request = client.get(format!("{url}{query}"));
         let (status, text) = fetch(request, token).await?;
         match (200..300).contains(&status) {
             true => Ok(text),

@@ -13,7 +13,7 @@ use crate::cursor::Cursors;
 use crate::deadline::{self, Lapsed};
 use crate::event;
 use crate::flag;
-use crate::identity::{check_name, check_tenant, check_text};
+use crate::identity::{check_name, check_tenant, check_text, is_revoked};
 use crate::key::Key;
 use crate::limit::{
     APPROVAL_TTL_MS_DEFAULT, APPROVAL_TTL_MS_MAX, APPROVAL_TTL_MS_MIN, APPROVALS_PENDING_MAX, REPLY_BYTES_MAX, STATE_BYTES_MAX,
@@ -296,6 +296,10 @@ impl DecideApproval {
             && let Some(refusal) = work::refuse_approval(tx, &approval.tenant, asked)?
         {
             return Ok(Err(refusal));
+        }
+        if self.decision == Decision::Approve && is_revoked(tx, &approval.tenant, &approval.requested_by)? {
+            let problem = format!("can't be `approve`: `{}`, who asked, is revoked; reject it, or let it expire", approval.requested_by);
+            return Ok(Err(Refusal::invalid("decision", problem)));
         }
         withdraw(tx, &approval)?;
         settle(tx, at, &mut approval, self.decision, at.caller.passport.clone(), self.reviewer_notes)?;

@@ -8,7 +8,8 @@ use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
-    approval, attestation, codec, coord, decision, fact, flag, graph, identity, key_ring, observation, punchcard, session, work,
+    approval, attestation, codec, config_audit, constraint, coord, decision, fact, flag, graph, handoff, identity, key_ring, observation,
+    passport, punchcard, session, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -83,4 +84,14 @@ commands! {
     RecordExport(fact::RecordExport) -> fact::ExportRecorded,
     AttestOutput(attestation::AttestOutput) -> attestation::OutputAttested,
     AddReceiptKey(key_ring::AddReceiptKey) -> key_ring::ReceiptKey,
+    IssuePassport(passport::IssuePassport) -> passport::PassportIssued,
+    RequestMint(passport::RequestMint) -> passport::MintRequested,
+    RevokePassport(passport::RevokePassport) -> passport::PassportRevoked,
+    SplitPassport(passport::SplitPassport) -> passport::PassportSplit,
+    MergePassports(passport::MergePassports) -> passport::PassportsMerged,
+    LinkDevice(passport::LinkDevice) -> passport::DeviceLinked,
+    CreateHandoff(handoff::CreateHandoff) -> handoff::HandoffCreated,
+    AcceptHandoff(handoff::AcceptHandoff) -> handoff::HandoffAccepted,
+    DeclareConstraint(constraint::DeclareConstraint) -> constraint::Constraint,
+    AuditConfig(config_audit::AuditConfig) -> config_audit::ConfigAudited,
 }

@@ -19,6 +19,7 @@
 //! * The empty text is a value. A value is bounded in bytes and also as JSON, so that one version always fits a reply.
 //! * Events name the fact, never its value; those of private facts say nothing but that.
 
+mod adopt;
 mod consolidate;
 mod entities;
 mod export;
@@ -30,6 +31,7 @@ mod panel;
 mod place;
 mod rank;
 mod recall;
+mod relevant;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +40,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+pub(crate) use self::adopt::{Adopted, Conflict, OnConflict, adopt};
 pub use self::consolidate::{ConsolidateFacts, Contradiction, Contradictions, FactsConsolidated, FindContradictions};
 pub use self::entities::{Entities, ListEntities};
 pub use self::export::{
@@ -56,6 +59,7 @@ pub use self::recall::{FactRow, FactRows, QueryFacts};
 pub(crate) use self::place::EVERYONE;
 use self::place::{Place, daemon_owned, filed_name, only_the_service};
 use self::rank::State;
+pub(crate) use self::relevant::{PackedFact, Relevant, relevant, stands};
 use crate::event;
 use crate::identity::check_name;
 use crate::key::Key;
@@ -319,6 +323,19 @@ pub(crate) struct Draft {
 fn next_version(
     tx: &mut impl Tx,
     at: &Stamp,
+    head: Head,
+    predecessor: Option<Fact>,
+    named: Vec<Fact>,
+    draft: Draft,
+) -> Result<(Fact, Vec<String>), StorageError> {
+    numbered_version(tx, at, 0, head, predecessor, named, draft)
+}
+
+/// The same for an entry that makes several: `n` tells apart their ids.
+fn numbered_version(
+    tx: &mut impl Tx,
+    at: &Stamp,
+    n: u64,
     mut head: Head,
     predecessor: Option<Fact>,
     named: Vec<Fact>,
@@ -330,7 +347,7 @@ fn next_version(
         entity: head.entity.clone(),
         key: head.key.clone(),
         version: head.last_version + 1,
-        fact_id: at.new_id("f", 0),
+        fact_id: at.new_id("f", n),
         value: draft.value,
         confidence: draft.confidence,
         horizon_class: draft.horizon_class,
@@ -384,6 +401,12 @@ pub(crate) fn store_evidence(
     let head = head(tx, &at.caller.tenant, owner, entity, key)?;
     let predecessor = active(tx, &head)?;
     Ok(next_version(tx, at, head, predecessor, Vec::new(), draft)?.0.fact_id)
+}
+
+/// What such a fact says now.
+pub(crate) fn evidence(view: &impl Read, tenant: &str, owner: &str, entity: &str, key: &str) -> Result<Option<String>, StorageError> {
+    let head = head(view, tenant, owner, entity, key)?;
+    Ok(active(view, &head)?.map(|fact| fact.value))
 }
 
 /// Where the versions of a pair stand, also of one that has none yet.

@@ -53,6 +53,21 @@ pub const CONSOLIDATION: Definition = Definition {
 
 pub const STATUS_FEED: Definition = Definition { name: "CORECRUXD_FEATURE_STATUS_FEED", default: "on", words: &[], about: "status_feed" };
 pub const COORD: Definition = Definition { name: "CORECRUXD_COORD", default: "on", words: &[], about: "coord_announce and coord_status" };
+/// Off, it is as if the tool did not exist.
+pub const MINT_REQUESTS: Definition =
+    Definition { name: "CORECRUXD_FEATURE_PASSPORT_MINT_REQUESTS", default: "on", words: &[], about: "request_passport_mint" };
+pub const PASSPORT_REVOCATION: Definition = Definition {
+    name: "CRUX_PASSPORT_REVOCATION",
+    default: "on",
+    words: &[],
+    about: "whether revoked passports are refused; off, revoke_passport still marks them and ends their cards",
+};
+pub const IDENTITY_CONTINUITY: Definition = Definition {
+    name: "CORECRUXD_FEATURE_IDENTITY_CONTINUITY",
+    default: "on",
+    words: &[],
+    about: "passport_split, passport_merge and passport_link_device",
+};
 /// The one flag that is a number.
 pub const COORD_PRESENCE: Definition = Definition {
     name: "CORECRUXD_COORD_PRESENCE_TTL_SECS",
@@ -76,7 +91,7 @@ pub const CUSTODY_AUDIT: Definition =
     Definition { name: "CRUX_CONTEXT_CUSTODY_AUDIT", default: "on", words: &[], about: "context_custody_audit" };
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 13] = [
+pub const ALL: [Definition; 16] = [
     PUNCHCARD,
     APPROVAL_QUEUE,
     RECEIPT_VERIFY,
@@ -90,10 +105,16 @@ pub const ALL: [Definition; 13] = [
     AUDIT_EXPORT,
     C2PA_OUTPUT,
     CUSTODY_AUDIT,
+    MINT_REQUESTS,
+    PASSPORT_REVOCATION,
+    IDENTITY_CONTINUITY,
 ];
 
 /// Flags whose tools answer `CAPABILITY_DENIED` while they are off, as documented; the others answer -32030.
 pub(crate) const DENYING: [Definition; 5] = [MEMORY_PANEL, FRESHNESS, CONSOLIDATION, AUDIT_EXPORT, C2PA_OUTPUT];
+
+/// Flags whose tools answer -32601 while they are off, as documented.
+pub(crate) const ABSENT: [Definition; 2] = [MINT_REQUESTS, IDENTITY_CONTINUITY];
 
 impl Definition {
     pub fn find(name: &str) -> Option<Self> {

@@ -4,10 +4,14 @@
 //! * The tenant, tier and scopes of a caller come from its token, never from arguments.
 //! * A revoked passport or token decides nothing any more: the machine checks it when the entry applies, not when it was sent.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::flag;
 use crate::key::Key;
 use crate::limit::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords};
@@ -74,10 +78,16 @@ pub fn system() -> Principal {
     Principal { tenant: CLUSTER.into(), passport: "system".into(), tier: Tier::Operator, scopes: ["*".to_string()].into() }
 }
 
+/// Whether a passport was revoked, and revocation is enforced. Nothing but an explicit `revoked_at` makes it so.
+pub(crate) fn is_revoked(view: &(impl Read + ?Sized), tenant: &str, passport: &str) -> Result<bool, StorageError> {
+    let passport: Option<Passport> = view.get(tenant, &Key::new().text(passport))?;
+    Ok(passport.is_some_and(|passport| passport.revoked_at.is_some()) && flag::is_on(view, flag::PASSPORT_REVOCATION)?)
+}
+
 /// Refuses a caller whose passport was revoked, whatever its token said when the call was sent.
 pub(crate) fn check_caller(view: &(impl Read + ?Sized), caller: &Principal) -> Result<Option<Refusal>, StorageError> {
-    let passport: Option<Passport> = view.get(&caller.tenant, &Key::new().text(&caller.passport))?;
-    Ok(passport.filter(|passport| passport.revoked_at.is_some()).map(|passport| Refusal::Revoked { passport: passport.name }))
+    let is_revoked = is_revoked(view, &caller.tenant, &caller.passport)?;
+    Ok(is_revoked.then(|| Refusal::Revoked { passport: caller.passport.clone() }))
 }
 
 pub(crate) fn needs_admin(at: &Stamp) -> Option<Refusal> {
@@ -278,8 +288,11 @@ impl ResolveToken {
         let token: Option<Token> = view.get(CLUSTER, &Key::new().text(&self.hash))?;
         let alive = token.filter(|token| token.revoked_at.is_none() && token.expires_at.is_none_or(|end| end > at.wall));
         let Some(token) = alive else { return Ok(Ok(TokenResolved { principal: None })) };
+        if is_revoked(view, &token.tenant, &token.passport)? {
+            return Ok(Ok(TokenResolved { principal: None }));
+        }
         let passport: Option<Passport> = view.get(&token.tenant, &Key::new().text(&token.passport))?;
-        let principal = passport.filter(|passport| passport.revoked_at.is_none()).map(|passport| Principal {
+        let principal = passport.map(|passport| Principal {
             tenant: passport.tenant,
             passport: passport.name,
             tier: passport.tier,

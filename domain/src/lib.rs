@@ -6,12 +6,15 @@
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`observation`], [`session`], [`identity`],
-//! [`graph`]. [`command`] and [`query`] are the two lists that everything else in the product goes through; [`refusal`] is every
-//! way to say no; [`lineage`] is what a restore does to a state.
+//! [`passport`], [`handoff`], [`constraint`], [`graph`]. [`command`] and [`query`] are the two lists that everything else in the
+//! product goes through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state.
 
+pub(crate) mod action;
 pub mod approval;
 pub mod attestation;
 pub mod command;
+pub mod config_audit;
+pub mod constraint;
 pub mod coord;
 pub(crate) mod cursor;
 mod deadline;
@@ -20,6 +23,7 @@ pub mod event;
 pub mod fact;
 pub mod flag;
 pub mod graph;
+pub mod handoff;
 pub mod identity;
 pub mod key;
 pub mod key_ring;
@@ -29,6 +33,7 @@ pub mod machine;
 pub mod merkle;
 pub mod observation;
 pub mod overlay;
+pub mod passport;
 pub mod punchcard;
 pub mod query;
 pub mod receipt;

@@ -39,6 +39,38 @@ pub const REPLY_WRAPPER_BYTES: usize = 256;
 /// Levels of objects and arrays in a session's state.
 pub const STATE_DEPTH_MAX: usize = 64;
 
+/// Why a passport should be minted.
+pub const MINT_REASON_BYTES_MAX: usize = 2_048;
+/// Cards, and tickets, of a revoked holder that one entry ends; the next entries end the rest.
+pub const REVOKED_PER_ENTRY: usize = if cfg!(test) { 4 } else { 32 };
+
+/// Private facts that go over to another passport in one split or merge.
+pub const ADOPTED_FACTS_MAX: usize = if cfg!(test) { 6 } else { 500 };
+/// The body of a merge's receipt, which stands in its reply as hex.
+pub const MERGE_RECEIPT_BYTES_MAX: usize = 8 * 1024;
+/// Passports that are merged into one.
+pub const MERGED_MAX: usize = 16;
+/// Devices of one passport, and capabilities of one device.
+pub const DEVICES_MAX: usize = 32;
+pub const DEVICE_CAPABILITIES_MAX: usize = 32;
+
+/// What a hand-off carries: in Base64, with all around it, it fits a reply.
+pub const HANDOFF_PAYLOAD_BYTES_MAX: usize = 22 * 1024;
+/// Ids that it names, facts of one entity, and entries of one list of its task.
+pub const HANDOFF_ITEMS_MAX: usize = 100;
+/// How long it can be accepted.
+pub const HANDOFF_TTL_MS: u64 = 7 * 24 * 60 * 60 * 1_000;
+
+/// Constraints of one tenant, of which a check looks at each, and what one says.
+pub const CONSTRAINTS_MAX: usize = if cfg!(test) { 20 } else { 200 };
+pub const ASSERTION_BYTES_MAX: usize = 1_024;
+/// The compiled form of a pattern.
+pub const PATTERN_BYTES_MAX: usize = 256 * 1_024;
+/// Principals, and resources, that are told of one action.
+pub const ACTION_ITEMS_MAX: usize = 50;
+/// Files whose audits are asked for at once: their rows fit a reply, however long their paths are.
+pub const AUDITED_ITEMS_MAX: usize = 25;
+
 /// A lease's length.
 pub const LEASE_TTL_MS_MIN: u64 = 1_000;
 pub const LEASE_TTL_MS_DEFAULT: u64 = 30 * 60 * 1_000;

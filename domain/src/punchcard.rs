@@ -13,6 +13,7 @@ mod held;
 mod place;
 mod queue;
 mod reissue;
+mod revoked;
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +34,7 @@ use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use held::{Held, Hold};
 use queue::{Fate, Ticket, stored};
 pub(crate) use reissue::{all_held, reissue};
+pub(crate) use revoked::end_all;
 
 /// What the holder means to do. Both exclude each other alike; it is told to those who ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -873,6 +875,7 @@ pub(crate) fn check_token(view: &impl Read, at: &Stamp, token: Revision) -> Resu
 pub(crate) fn sweep(tx: &mut impl Tx, at: &Stamp) -> Result<(), StorageError> {
     let mut budget = HAND_OVERS_PER_ENTRY;
     queue::resume(tx, at, &mut budget)?;
+    revoked::sweep(tx, at, &mut budget)?;
     for Lapsed { tenant, id } in deadline::lapsed(tx, Kind::PunchcardByDeadline, at.lease_now)? {
         let card = indexed(tx, &tenant, &id)?;
         end(tx, &at.within(&tenant), card, Ending::Expired, &mut budget)?;

@@ -6,7 +6,9 @@ use crate::limit::LIST_MAX;
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
-use crate::{approval, codec, coord, fact, flag, graph, identity, key_ring, observation, punchcard, receipt, session, work};
+use crate::{
+    approval, codec, config_audit, constraint, coord, fact, flag, graph, identity, key_ring, observation, punchcard, receipt, session, work,
+};
 
 /// A struct that stands in [`Query`] and knows what it answers.
 pub trait QueryKind: Into<Query> {
@@ -27,6 +29,10 @@ macro_rules! queries {
         impl Query {
             /// Runs the query; its answer is the CBOR of its [`QueryKind::Output`].
             pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Vec<u8>> {
+                // A gateway may believe a token for a moment longer than its passport is in force.
+                if let Some(refusal) = identity::check_caller(view, &at.caller)? {
+                    return Ok(Err(refusal));
+                }
                 match self {
                     $(Query::$variant(query) => {
                         let answer: Applied<$output> = query.run(view, at);
@@ -83,6 +89,10 @@ queries! {
     ExportFacts(fact::ExportFacts) -> fact::ExportedFacts,
     GetExport(fact::GetExport) -> fact::SignedExport,
     ListReceiptKeys(key_ring::ListReceiptKeys) -> key_ring::ReceiptKeys,
+    ListConstraints(constraint::ListConstraints) -> constraint::Constraints,
+    CheckConstraints(constraint::CheckConstraints) -> constraint::ConstraintsChecked,
+    EnrichAction(constraint::EnrichAction) -> constraint::ActionEnriched,
+    CheckConfigAudit(config_audit::CheckConfigAudit) -> config_audit::ConfigAuditChecked,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -14,6 +14,7 @@ pub(crate) use self::tree::fill_trees;
 pub use self::tree::{Consistency, GetLogHead, Inclusion, LogHead, ProveConsistency, ProveInclusion, ProveReceipt, ProvenReceipt, leaf};
 use crate::identity::check_name;
 use crate::key::Key;
+use crate::passport::standing;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, Revision, Stamp, UnixMs};
@@ -176,6 +177,9 @@ pub(crate) fn append(
     tx.put(&Head { next_seq: link.seq + 1, link_hash: link.link_hash, ..head });
     tx.put(&link);
     tree::grow(tx, tenant)?;
+    if let Some(signer) = signer_passport {
+        standing::count(tx, tenant, signer)?;
+    }
     Ok(hex::encode(body_hash))
 }
 

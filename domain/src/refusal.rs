@@ -72,6 +72,12 @@ pub enum Refusal {
     /// A feature is switched off by its flag.
     #[error("{what} is switched off by the flag `{flag}`")]
     FeatureOff { what: String, flag: String },
+    /// The caller has one already, and nobody has decided it yet.
+    #[error("{what} of yours is undecided: `{existing_request_id}`")]
+    AlreadyPending { what: String, existing_request_id: String },
+    /// It could be used once, or up to an instant, and that is over.
+    #[error("{what} `{id}` {found}", id = shown(id))]
+    Spent { what: String, id: String, found: String },
 }
 
 /// A text that a caller chose, as it may stand in a message: not too long, and without control characters.
@@ -121,7 +127,10 @@ impl Refusal {
             Refusal::Full { .. } => "FULL",
             Refusal::Protected { .. } => "CAPABILITY_DENIED",
             Refusal::FeatureOff { flag, .. } if flag::DENYING.iter().any(|denying| denying.name == flag) => "CAPABILITY_DENIED",
+            Refusal::FeatureOff { flag, .. } if flag::ABSENT.iter().any(|absent| absent.name == flag) => "-32601",
             Refusal::FeatureOff { .. } => "-32030",
+            Refusal::AlreadyPending { .. } => "ALREADY_PENDING",
+            Refusal::Spent { .. } => "SPENT",
         }
     }
 
@@ -141,7 +150,9 @@ impl Refusal {
             | Refusal::RequestConflict { .. }
             | Refusal::RequestTooOld { .. }
             | Refusal::Protected { .. }
-            | Refusal::FeatureOff { .. } => false,
+            | Refusal::FeatureOff { .. }
+            | Refusal::AlreadyPending { .. }
+            | Refusal::Spent { .. } => false,
         }
     }
 
@@ -170,6 +181,8 @@ impl Refusal {
             Refusal::Full { retry_after_ms, .. } => format!("Call again in {retry_after_ms} ms."),
             Refusal::Protected { .. } => "Leave it out, or store a new version with `store_fact` if you mean to replace it.".into(),
             Refusal::FeatureOff { flag, .. } => format!("An operator can switch it on with `{flag}`."),
+            Refusal::AlreadyPending { .. } => "Wait for its decision, or ask an operator for it.".into(),
+            Refusal::Spent { .. } => "Ask for a new one.".into(),
         }
     }
 }

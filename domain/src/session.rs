@@ -20,6 +20,7 @@ use crate::cursor::Cursors;
 use crate::identity::{check_name, check_text};
 use crate::key::Key;
 use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX, STATE_BYTES_MAX, STATE_DEPTH_MAX};
+use crate::passport::merged_into;
 use crate::query::rows;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
@@ -108,6 +109,19 @@ impl Session {
 fn live(view: &impl Read, caller: &Principal, session_id: &str, now: LeaseTime) -> Result<Option<Session>, StorageError> {
     let session: Option<Session> = view.get(&caller.tenant, &session_key(&caller.passport, session_id))?;
     Ok(session.filter(|session| session.is_live(now)))
+}
+
+/// The same, or else one of a passport that was merged into the caller's: those are read, and written by nobody any more.
+fn readable(view: &impl Read, caller: &Principal, session_id: &str, now: LeaseTime) -> Result<Option<Session>, StorageError> {
+    if let Some(own) = live(view, caller, session_id, now)? {
+        return Ok(Some(own));
+    }
+    for passport in merged_into(view, &caller.tenant, &caller.passport)? {
+        if let Some(session) = live(view, &Principal { passport, ..caller.clone() }, session_id, now)? {
+            return Ok(Some(session));
+        }
+    }
+    Ok(None)
 }
 
 /// Removes a session with its state and its deadline.
@@ -307,7 +321,7 @@ impl GetSession {
         if let Some(refusal) = check_name("session_id", &self.session_id) {
             return Ok(Err(refusal));
         }
-        let Some(session) = live(view, &at.caller, &self.session_id, at.lease_now)? else {
+        let Some(session) = readable(view, &at.caller, &self.session_id, at.lease_now)? else {
             return Ok(Err(Refusal::not_found("session", self.session_id)));
         };
         let state: Option<State> = view.get(&session.tenant, &session.id())?;

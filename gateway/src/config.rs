@@ -36,8 +36,9 @@ pub struct Config {
     /// Secret that nodes and gateways show to each other. Wrong: every call fails, and `/readyz?verbose` says
     /// `cluster_secret`.
     pub cluster_secret: Option<String>,
-    /// Signs the ids of MCP sessions: 32 bytes in hex, the same on every gateway of a cluster. Different: a client that reaches
-    /// another gateway has to initialize anew, and some clients don't.
+    /// Signs the ids of MCP sessions, and is what the keys of passports are derived from: 32 bytes in hex, the same on every
+    /// gateway of a cluster, to be kept like a password. Different: a client that reaches another gateway has to initialize
+    /// anew, and some clients don't; and hand-offs that were signed at the one do not verify at the other.
     pub session_key: String,
     /// Public keys of the cluster's receipts, old ones included: Ed25519, 32 bytes in hex each. None: receipts are shown and
     /// never called verified.

@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
 //! [`mcp`], [`http`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
-//! reaches the leader), [`auth`] and [`session`] (who is calling), [`profile`], [`docs`], [`metrics`].
+//! reaches the leader), [`auth`] and [`session`] (who is calling), [`keys`] (who signs), [`profile`], [`docs`], [`metrics`].
 
 pub mod auth;
 pub mod call;
@@ -16,6 +16,7 @@ pub mod connection;
 pub mod docs;
 pub mod edge;
 pub mod http;
+pub mod keys;
 pub mod limit;
 pub mod mcp;
 pub mod metrics;

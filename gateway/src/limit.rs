@@ -24,6 +24,8 @@ pub const TOKEN_KNOWN_FOR: Duration = Duration::from_millis(600);
 pub const TOKEN_UNKNOWN_FOR: Duration = Duration::from_millis(500);
 /// How long a quorum is asked about a token before the state of a single node has to do.
 pub const TOKEN_ASKED_FOR: Duration = Duration::from_millis(2_500);
+/// How long a list of tools waits to hear which are switched off.
+pub const FLAGS_ASKED_FOR: Duration = Duration::from_millis(1_000);
 /// How old that state may be.
 pub const TOKEN_STALE_MS_MAX: u64 = 60 * 1_000;
 /// Resolved tokens kept at once.

@@ -257,7 +257,7 @@ impl Sender<'_> {
         }
         match message.method.as_str() {
             "server/discover" => Outgoing::result(&id, &discovered()),
-            "tools/list" => self.list(&id, &message, true),
+            "tools/list" => self.list(&id, &message, true).await,
             "tools/call" => self.call(&id, message, true).await,
             other => {
                 let message = format!("there is no method `{}`", shown(other));
@@ -335,7 +335,7 @@ impl Sender<'_> {
         }
         match message.method.as_str() {
             "ping" => Outgoing::result(&id, "{}"),
-            "tools/list" => self.list(&id, &message, false),
+            "tools/list" => self.list(&id, &message, false).await,
             "tools/call" => self.call(&id, message, false).await,
             other => Outgoing::error(StatusCode::OK, &id, METHOD_NOT_FOUND, format!("there is no method `{}`", shown(other)), None),
         }
@@ -420,8 +420,8 @@ impl Sender<'_> {
 
     // -------- tools
 
-    fn list(&self, id: &Value, message: &Message, stateless: bool) -> Outgoing {
-        let entries = self.listing.tools.entries();
+    async fn list(&self, id: &Value, message: &Message, stateless: bool) -> Outgoing {
+        let entries = self.app.listed(&self.listing.tools).await;
         let start = match message.params.get("cursor") {
             None | Some(Value::Null) => Some(0),
             Some(cursor) => cursor.as_str().and_then(read_cursor).filter(|start| *start < entries.len()),

@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use jsonschema::ValidationError;
 use jsonschema::error::ValidationErrorKind;
 use quorate_domain::Revision;
+use quorate_domain::flag::Definition;
 use quorate_domain::limit::REQUEST_ID_BYTES_MAX;
 use quorate_domain::refusal::shown;
 use schemars::JsonSchema;
@@ -43,6 +44,9 @@ pub trait Tool: DeserializeOwned + JsonSchema + Send + 'static {
     const ANONYMOUS: bool = false;
     /// Required arguments whose absence the tool itself judges, since something else goes first.
     const JUDGED_LATE: &'static [&'static str] = &[];
+
+    /// The switch with which it is listed; `None` for nearly all, which are always.
+    const LISTED_WITH: Option<Definition> = None;
 
     type Output: Serialize + JsonSchema + Send;
 
@@ -91,6 +95,8 @@ pub struct Entry {
     pub output: Value,
     pub example: Value,
     pub calls: Calls,
+    /// The switch with which it is listed.
+    pub listed_with: Option<Definition>,
     /// As `tools/list` shows it, in JSON.
     pub listed: String,
     anonymous: bool,
@@ -141,6 +147,7 @@ impl Entry {
             output,
             example: T::example(),
             calls: Calls::default(),
+            listed_with: T::LISTED_WITH,
             anonymous: T::ANONYMOUS,
             judged_late: T::JUDGED_LATE,
             run: Box::new(|arguments, ctx, cluster| {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
@@ -12,6 +13,8 @@ use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::routing::{get, post};
 use ed25519_dalek::VerifyingKey;
+use quorate_domain::flag::{Definition, GetFlags};
+use quorate_domain::identity;
 use quorate_domain::refusal::shown;
 use quorate_link::{Expiry, FileError, Front, Link, Mutual, Reloading, Role, exposition};
 use serde_json::{Value, json};
@@ -20,9 +23,11 @@ use tokio::sync::Semaphore;
 
 use crate::auth::Tokens;
 use crate::call::{CallContext, CallError};
-use crate::cluster::{Cluster, ConnectError};
+use crate::cluster::{Cluster, ConnectError, Consistency};
 use crate::config::{Config, ConfigError, Settings};
 use crate::edge::{self, Doors};
+use crate::keys::PassportKeys;
+use crate::limit::{FLAGS_ASKED_FOR, TOKEN_STALE_MS_MAX};
 use crate::mcp::Listing;
 use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
@@ -33,6 +38,7 @@ use crate::{connection, http, mcp, metrics, proofs, tools};
 /// What tools may use besides the cluster.
 pub struct Services {
     pub sessions: Sessions,
+    pub passport_keys: PassportKeys,
     /// Public keys of receipts by id.
     pub receipt_keys: Vec<(String, VerifyingKey)>,
     /// The tools that `find_tools` and `call_tool` reach.
@@ -46,8 +52,9 @@ impl Services {
     fn new(settings: &Settings) -> Self {
         let tools = tools::crux();
         let sessions = Sessions::new(&settings.session_key);
-        let audit_export_dir = settings.audit_export_dir.clone();
-        Self { sessions, receipt_keys: settings.receipt_keys.clone(), index: Index::of(&tools), tools, audit_export_dir }
+        let passport_keys = PassportKeys::new(&settings.session_key);
+        let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
+        Self { sessions, passport_keys, receipt_keys, index: Index::of(&tools), tools, audit_export_dir }
     }
 }
 
@@ -96,6 +103,22 @@ impl App {
         };
         app.openapi = http::openapi(&app).to_string();
         Ok(Arc::new(app))
+    }
+
+    /// What a list of tools shows: all but those whose switch is off. When the cluster can't tell, switches are taken to be as
+    /// they come.
+    pub async fn listed<'a>(&self, tools: &'a Catalog) -> Vec<&'a Arc<Entry>> {
+        let switched: Vec<Definition> = tools.entries().iter().filter_map(|entry| entry.listed_with).collect();
+        let mut on: Vec<&str> = switched.iter().filter(|flag| flag.default == "on").map(|flag| flag.name).collect();
+        if !switched.is_empty() {
+            let age = Consistency::Stale { max_age_ms: TOKEN_STALE_MS_MAX };
+            let asked = self.cluster.read_as(&identity::system(), GetFlags {}, age, Instant::now() + FLAGS_ASKED_FOR).await;
+            if let Ok((known, _)) = asked {
+                let is_on = |flag: &&Definition| known.flags.iter().any(|set| set.name == flag.name && set.value == "on");
+                on = switched.iter().filter(is_on).map(|flag| flag.name).collect();
+            }
+        }
+        tools.entries().iter().filter(|entry| entry.listed_with.is_none_or(|flag| on.contains(&flag.name))).collect()
     }
 
     /// Runs a tool, if there is room for one more call.

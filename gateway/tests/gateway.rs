@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::{Signer, SigningKey};
 use expect_test::{Expect, expect, expect_file};
 use fake::{Fake, Fault};
 use quorate_domain::flag::{self, SetFlag};
@@ -716,6 +719,98 @@ async fn no_refusal_repeats_more_than_a_little_of_what_was_sent() {
 
 // ------------------------------------------------------------------ the tools
 
+/// A gateway that has believed a token until now refuses it: for reads too, and although it may believe it for a while.
+#[tokio::test]
+async fn a_revoked_passport_is_refused_at_once_for_reads_and_writes() {
+    let world = world().await;
+    let operator = by("token-operator");
+    world.ok(&b(), "list_entities", json!({})).await;
+    world.ok(&operator, "revoke_passport", json!({ "target_passport": "agent-b" })).await;
+    for (tool, arguments) in
+        [("list_entities", json!({})), ("store_fact", json!({ "entity": "e", "key": "k", "value": "v" })), ("get_passport", json!({}))]
+    {
+        let answer = world.call(&b(), tool, arguments).await;
+        assert!(answer.status == 401 || answer.text.contains("passport `agent-b` is revoked"), "{tool}: {}", answer.text);
+    }
+    // The flag is what enforces it.
+    world.fake.run(SetFlag { name: "CRUX_PASSPORT_REVOCATION".into(), value: "off".into() }.into()).unwrap();
+    until(async || world.call(&b(), "list_entities", json!({})).await.status == 200).await;
+    world.ok(&b(), "list_entities", json!({})).await;
+}
+
+#[tokio::test]
+async fn a_tool_that_is_switched_off_is_absent_from_the_list_and_answers_minus_32601() {
+    let world = world().await;
+    let listed = async |path: &str| {
+        let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }).to_string();
+        let tools = world.post(&a(), path, &list).await.json()["result"]["tools"].clone();
+        tools.as_array().unwrap().iter().any(|tool| tool["name"] == "request_passport_mint")
+    };
+    let path = "/mcp/crux?groups=identity";
+    assert!(listed(path).await);
+    world.fake.run(SetFlag { name: "CORECRUXD_FEATURE_PASSPORT_MINT_REQUESTS".into(), value: "off".into() }.into()).unwrap();
+    assert!(!listed(path).await);
+    let told = world.call(&a(), "request_passport_mint", json!({})).await.told();
+    assert!(told.starts_with("200 -32601 wrote=no request_passport_mint is switched off"), "{told}");
+}
+
+/// The package brings along whatever key it likes: the sender's own is the one that counts.
+#[tokio::test]
+async fn a_package_whose_hash_or_signature_does_not_hold_loads_nothing() {
+    let world = world().await;
+    world.ok(&a(), "save_session", json!({ "session_id": "s", "state": { "n": 1 } })).await;
+    let made = world.ok(&a(), "create_handoff", json!({ "session_id": "s" })).await;
+    let package: Value = serde_json::from_str(made["package_json"].as_str().unwrap()).unwrap();
+    let payload = STANDARD.decode(package["payload_b64"].as_str().unwrap()).unwrap();
+    let own = world.ok(&a(), "get_passport", json!({})).await;
+    assert_eq!(package["public_key_hex"], own["public_key_hex"]);
+
+    let forged = String::from_utf8(payload).unwrap().replace("agent-a", "operator");
+    let key = SigningKey::from_bytes(&[9; 32]);
+    let changed = |field: &str, value: Value| {
+        let mut package = package.clone();
+        package[field] = value;
+        package
+    };
+    let mut resigned = changed("payload_b64", STANDARD.encode(&forged).into());
+    resigned["content_hash"] = blake3::hash(forged.as_bytes()).to_hex().to_string().into();
+    let unsigned = resigned.clone();
+    resigned["signature_b64"] = STANDARD.encode(key.sign(forged.as_bytes()).to_bytes()).into();
+    resigned["public_key_hex"] = hex::encode(key.verifying_key().to_bytes()).into();
+    for bad in [
+        resigned,
+        unsigned,
+        changed("payload_b64", STANDARD.encode(&forged).into()),
+        changed("content_hash", "0".repeat(64).into()),
+        changed("signature_b64", STANDARD.encode([0; 64]).into()),
+        changed("signature_b64", "?".into()),
+        changed("signature_alg", "blake3-mac-v1".into()),
+    ] {
+        let answer = world.ok(&b(), "accept_handoff", json!({ "package": bad.to_string() })).await;
+        assert_eq!((&answer["verified"], &answer["session_loaded"], &answer["facts_loaded"]), (&json!(false), &json!(false), &json!(0)));
+    }
+    let foreign = world.ok(&by("token-other"), "accept_handoff", json!({ "package": made["package_json"] })).await;
+    assert_eq!(foreign["verified"], false, "the sender of that name in another tenant has another key");
+    assert!(world.call(&b(), "accept_handoff", json!({ "package": "{}" })).await.told().starts_with("200 -32602"));
+    assert_eq!(world.ok(&b(), "accept_handoff", json!({ "package": made["package_json"] })).await["verified"], true);
+}
+
+#[tokio::test]
+async fn a_change_of_identity_needs_its_flag_and_then_a_token_budget() {
+    let world = world().await;
+    let (operator, fingerprint) = (by("token-operator"), "0".repeat(64));
+    let link = async |arguments: Value| world.call(&operator, "passport_link_device", arguments).await.told();
+    let told = link(json!({ "device_fingerprint": fingerprint })).await;
+    assert!(told.starts_with("200 -32602 wrote=no token_budget is required (positive integer) per QC.2"), "{told}");
+    let told = link(json!({ "device_fingerprint": fingerprint, "token_budget": 0 })).await;
+    assert!(told.starts_with("200 -32602 wrote=no `token_budget` must be"), "{told}");
+    let told = link(json!({ "device_fingerprint": "A".repeat(64), "token_budget": 5 })).await;
+    assert!(told.starts_with("200 -32602 wrote=no `device_fingerprint`"), "{told}");
+    world.fake.run(SetFlag { name: "CORECRUXD_FEATURE_IDENTITY_CONTINUITY".into(), value: "off".into() }.into()).unwrap();
+    let told = link(json!({ "device_fingerprint": fingerprint })).await;
+    assert!(told.starts_with("200 -32601 wrote=no passport_link_device is switched off"), "{told}");
+}
+
 /// Calls every tool in a sensible order; each answer has to fit the tool's own `outputSchema`.
 #[tokio::test]
 async fn every_answer_fits_its_schema() {
@@ -892,6 +987,50 @@ async fn every_answer_fits_its_schema() {
     assert_eq!(found["tools"][0]["name"], "archive_session");
     let through = run(&a(), "call_tool", json!({ "name": "list_entities" })).await;
     assert!(through["entities"].is_array());
+    let given = json!({ "session_id": "c", "include_facts": true, "target_agent": "agent-b", "task_record": { "requester": "olga" } });
+    let package = run(&a(), "create_handoff", given).await;
+    let taken = run(&b(), "accept_handoff", json!({ "package": package["package_json"] })).await;
+    assert_eq!(
+        (&taken["verified"], &taken["session_loaded"], &taken["task_record"]),
+        (&json!(true), &json!(true), &json!({ "requester": "olga" }))
+    );
+
+    let declared = json!({ "constraint_type": "boundary", "assertion": "never deploy on a Friday", "severity": "critical" });
+    run(&a(), "declare_constraint", declared).await;
+    let told = world.call(&a(), "declare_constraint", json!({ "constraint_type": "shell_pattern", "assertion": "rm (" })).await.told();
+    assert!(told.starts_with("200 -32602 wrote=no `assertion` is no regular expression"), "{told}");
+    assert_eq!(run(&b(), "get_constraints", json!({})).await["count"], 1);
+    let blocked = run(&b(), "check_constraints", json!({ "action_description": "deploy the api" })).await;
+    assert_eq!((&blocked["verdict"], &blocked["matched_constraints"][0]["match_score"]), (&json!("block"), &json!(0.5)));
+    assert!(run(&b(), "check_constraints", json!({})).await["note"].is_string());
+    let file = json!({ "path": "settings.json", "sha256": "0".repeat(64), "auditor": "ops" });
+    assert_eq!(run(&a(), "audit_config", file).await["created"], true);
+    let files = json!({ "paths": [{ "path": "a", "sha256": "0".repeat(64) }, { "path": "b", "sha256": "1".repeat(64) }] });
+    let checked = run(&b(), "check_config_audit", files).await;
+    assert_eq!((&checked["audited"][0]["audited_path"], &checked["unaudited"][0]["path"]), (&json!("settings.json"), &json!("b")));
+    let told = run(&b(), "enrich_action", json!({ "tool_name": "Bash", "tool_parameters": { "command": "drop it" } })).await;
+    assert_eq!(told["consequence_metadata"]["reversibility"], "irreversible");
+
+    let issued = run(&a(), "issue_passport", json!({ "sponsor_id": "operator" })).await;
+    let own = run(&a(), "get_passport", json!({})).await;
+    assert_eq!(
+        (&own["sponsor_id"], &own["issued_at"], own["receipt_count"].as_u64() > Some(4)),
+        (&json!("operator"), &issued["issued_at"], true)
+    );
+    let asked = run(&a(), "request_passport_mint", json!({ "requested_category": "public", "reason": "a demo" })).await;
+    run(&operator, "approval_decide", json!({ "request_id": asked["request_id"], "decision": "approve" })).await;
+    let own = json!({ "target_passport": "operator", "new_passport_name": "operator-b", "token_budget": 500 });
+    let split = run(&operator, "passport_split", own).await;
+    assert_eq!(run(&a(), "receipt_verify", json!({ "receipt_id": split["split_receipt_id"] })).await["verified"], true);
+    let two =
+        json!({ "source_passport": "operator-b", "target_passport": "operator", "conflict_policy": "prefer_target", "token_budget": 1 });
+    let merged = run(&operator, "passport_merge", two).await;
+    assert_eq!((&merged["retired_passport_id"], &merged["conflicts_resolved"]), (&json!("operator-b"), &json!(0)));
+    let device = run(&operator, "passport_link_device", json!({ "device_fingerprint": "0a".repeat(32), "token_budget": 500 })).await;
+    assert_eq!(device["capabilities_subset"], json!(["facts:read"]));
+    let revoked = run(&operator, "revoke_passport", json!({ "target_passport": "agent-b", "reason": "lost laptop" })).await;
+    assert_eq!(run(&a(), "receipt_verify", json!({ "receipt_id": revoked["receipt_id"] })).await["verified"], true);
+
     let all: std::collections::BTreeSet<&str> = catalog.entries().iter().map(|entry| entry.name).collect();
     assert_eq!(called, all, "every tool was called");
 }

@@ -20,7 +20,7 @@ enum Reserved {
 const AGENT: &str = "__agent::";
 
 /// Every reserved beginning. Others with the same look, such as `__ops::`, are open to clients.
-const RESERVED: [(&str, Reserved); 12] = [
+const RESERVED: [(&str, Reserved); 13] = [
     (AGENT, Reserved::AgentPrivate),
     ("__agent_session::", Reserved::DaemonOwned),
     ("__decisions__::", Reserved::DaemonOwned),
@@ -29,6 +29,7 @@ const RESERVED: [(&str, Reserved); 12] = [
     ("__legal_hold_receipt__::", Reserved::DaemonOwned),
     ("__memory_pin::", Reserved::DaemonOwned),
     ("__mint_request__::", Reserved::DaemonOwned),
+    ("__ops::config-audit", Reserved::DaemonOwned),
     ("__orchestrator_receipt__::", Reserved::DaemonOwned),
     ("__passport__::", Reserved::DaemonOwned),
     ("__reverify_receipts__::", Reserved::DaemonOwned),

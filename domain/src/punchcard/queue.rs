@@ -20,7 +20,7 @@ use crate::limit::{HAND_OVERS_PER_ENTRY, LEASE_WAITERS_MAX, TICKET_KEPT_MS};
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::resource::Resource;
-use crate::stamp::{LeaseTime, Principal, Revision, Stamp, Tier};
+use crate::stamp::{LeaseTime, Revision, Stamp};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 
 /// One call that waits or waited.
@@ -164,7 +164,7 @@ pub(super) fn own(view: &impl Read, tenant: &str, resource: &Resource, holder: &
     }
 }
 
-fn by_holder(tenant: &str, holder: &str) -> Key {
+pub(super) fn by_holder(tenant: &str, holder: &str) -> Key {
     kind_prefix(tenant, Kind::WaiterByHolder).text(holder)
 }
 
@@ -325,7 +325,7 @@ fn hand_over_from(tx: &mut impl Tx, at: &Stamp, resource: &Resource, from: Revis
             continue;
         }
         let ticket = indexed(tx, tenant, &place.id)?;
-        if is_revoked(tx, tenant, &ticket.holder)? {
+        if identity::is_revoked(tx, tenant, &ticket.holder)? {
             // With no budget of its own: those behind it are looked at in the next entries.
             leave(tx, at, ticket, &mut 0)?;
             continue;
@@ -347,11 +347,6 @@ fn is_blocked(view: &impl Read, at: &Stamp, wanted: &Resource, ticket: &Ticket) 
     let held = Held { view, tenant: &ticket.tenant, now: at.lease_now };
     Ok(held.other(wanted, &ticket.holder)?.is_some()
         || earlier(view, &ticket.tenant, wanted, &ticket.holder, ticket.since, at.lease_now)?.is_some())
-}
-
-fn is_revoked(view: &impl Read, tenant: &str, passport: &str) -> Result<bool, StorageError> {
-    let holder = Principal { tenant: tenant.into(), passport: passport.into(), tier: Tier::Unverified, scopes: Default::default() };
-    Ok(identity::check_caller(view, &holder)?.is_some())
 }
 
 /// Ends waits whose time is over, and forgets tickets that nobody asks for any more.

@@ -5,15 +5,18 @@ use crate::registry::Catalog;
 
 pub mod approvals;
 pub mod attest;
+pub mod constraints;
 pub mod custody;
 pub mod decisions;
 pub mod exports;
 pub mod facts;
 pub mod freshness;
 pub mod graph;
+pub mod handoffs;
 pub mod identity;
 pub mod memory;
 pub mod observations;
+pub mod passports;
 pub mod punchcards;
 pub mod receipts;
 pub mod sessions;
@@ -51,8 +54,23 @@ pub fn crux() -> Catalog {
         .with::<receipts::ReceiptVerify>()
         .with::<identity::GetAgentIdentity>()
         .with::<identity::ResolvePrincipal>()
+        .with::<handoffs::CreateHandoff>()
+        .with::<handoffs::AcceptHandoff>()
         .with::<decisions::RecordDecision>()
+        .with::<constraints::DeclareConstraint>()
+        .with::<constraints::GetConstraints>()
+        .with::<constraints::CheckConstraints>()
+        .with::<constraints::AuditConfig>()
+        .with::<constraints::CheckConfigAudit>()
+        .with::<constraints::EnrichAction>()
         .with::<exports::AuditExportBundle>()
+        .with::<passports::IssuePassport>()
+        .with::<passports::RequestPassportMint>()
+        .with::<passports::GetPassport>()
+        .with::<passports::RevokePassport>()
+        .with::<passports::PassportSplit>()
+        .with::<passports::PassportMerge>()
+        .with::<passports::PassportLinkDevice>()
         .with::<custody::ContextCustodyAudit>()
         .with::<work::ListProjects>()
         .with::<work::GetProjectContext>()
@@ -88,6 +106,7 @@ pub mod group {
     pub const FACTS: &str = "facts";
     pub const MEMORY: &str = "memory";
     pub const DECISIONS: &str = "decisions";
+    pub const CONSTRAINTS: &str = "constraints";
     pub const SESSIONS: &str = "sessions";
     pub const RECEIPTS: &str = "receipts";
     pub const IDENTITY: &str = "identity";
