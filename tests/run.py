@@ -105,11 +105,12 @@ def rust():
 
 
 def clients():
-    """The official SDKs against a deployment."""
+    """The official SDKs and the official conformance suite against a deployment."""
     folder = ROOT / "tests" / "clients"
     done = [run(f"Python SDK {major}", [SETUP / f"python-{major}" / "bin" / "python", folder / "python" / "test_python.py"], of_ours, 900)
             for major in (1, 2)]
-    return [*done, run("TypeScript SDK", ["node", "--test", "client.test.mjs"], of_node, 900, cwd=folder / "node")]
+    done.append(run("TypeScript SDK", ["node", "--test", "client.test.mjs"], of_node, 900, cwd=folder / "node"))
+    return [*done, run("Conformance", [sys.executable, folder / "conformance" / "test_conformance.py"], of_ours, 900)]
 
 
 def system():

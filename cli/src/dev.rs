@@ -36,6 +36,9 @@ pub struct Dev {
     /// Port of the gateway for a new deployment; the default when it is free, else any free one
     #[arg(long, default_value_t = 7400)]
     port: u16,
+    /// Also serve the fixtures of the MCP conformance suite, at /mcp/conformance and without a token
+    #[arg(long)]
+    conformance: bool,
 }
 
 #[derive(Args)]
@@ -93,7 +96,7 @@ impl Dev {
                     node.created |= has_files(&node_folder(&data, node.id));
                 }
             })?;
-            crew.start_gateway();
+            crew.start_gateway(self.conformance);
             wait_for_gateway(&deployment.gateway).await
         };
         let outcome = tokio::select! {
@@ -356,9 +359,12 @@ impl Crew {
         write_secret(&self.data.join("gateway.toml"), &gateway_config(deployment)?)
     }
 
-    fn start_gateway(&mut self) {
-        let arguments =
+    fn start_gateway(&mut self, conformance: bool) {
+        let mut arguments =
             vec!["gateway".to_string(), LIFELINE.into(), "--config".into(), self.data.join("gateway.toml").display().to_string()];
+        if conformance {
+            arguments.push("--conformance".into());
+        }
         self.gateway = Some(Supervised::start("gateway".into(), self.executable.clone(), arguments));
     }
 

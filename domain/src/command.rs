@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
-use crate::{approval, codec, coord, decision, fact, flag, identity, punchcard, session, work};
+use crate::{approval, client, codec, coord, decision, fact, flag, identity, punchcard, session, work};
 
 /// A struct that stands in [`Command`] and knows what it answers.
 pub trait CommandKind: Into<Command> {
@@ -72,4 +72,5 @@ commands! {
     CommentOnWork(work::CommentOnWork) -> work::Comment,
     SetWorkGate(identity::SetWorkGate) -> identity::Passport,
     Announce(coord::Announce) -> coord::Announced,
+    ChangeClientSession(client::ChangeClientSession) -> client::ClientSessionKept,
 }

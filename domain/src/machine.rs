@@ -14,7 +14,7 @@ use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefi
 use crate::refusal::Refusal;
 use crate::stamp::{LeaseTime, Principal, RequestId, Revision, Stamp, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
-use crate::{approval, codec, coord, identity, punchcard, session};
+use crate::{approval, client, codec, coord, identity, punchcard, session};
 
 /// What a leader puts into the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,6 +103,7 @@ pub fn apply(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) -> R
         approval::sweep(tx, &sweeper)?;
         session::sweep(tx, &sweeper)?;
         coord::sweep(tx, &sweeper)?;
+        client::sweep(tx, &sweeper)?;
     }
 
     match entry.body {

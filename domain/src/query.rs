@@ -6,7 +6,7 @@ use crate::limit::LIST_MAX;
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
-use crate::{approval, codec, coord, fact, flag, identity, punchcard, receipt, session, work};
+use crate::{approval, client, codec, coord, fact, flag, identity, punchcard, receipt, session, work};
 
 /// A struct that stands in [`Query`] and knows what it answers.
 pub trait QueryKind: Into<Query> {
@@ -69,6 +69,7 @@ queries! {
     GetWork(work::GetWork) -> work::WorkView,
     StatusFeed(work::StatusFeed) -> work::Feed,
     CoordStatus(coord::CoordStatus) -> coord::Coordination,
+    GetClientSession(client::GetClientSession) -> client::ClientSessionKept,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

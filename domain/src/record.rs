@@ -30,6 +30,8 @@ pub enum Kind {
     FeedEvent = 46,
     Intent = 47,
     Presence = 48,
+    ClientSession = 56,
+    ClientSessionCount = 57,
     // Receipts
     ReceiptBody = 60,
     ReceiptLink = 61,
@@ -62,6 +64,7 @@ pub enum Kind {
     WorkOrder = 140,
     FeedOrder = 141,
     IntentByDeadline = 142,
+    ClientSessionByDeadline = 156,
     ReceiptById = 160,
 }
 

@@ -42,6 +42,9 @@ pub struct Config {
     pub drain_ms: u64,
     /// Stop in order when standard input closes: for a supervisor whose children must not outlive it.
     pub stop_on_stdin_close: bool,
+    /// Serve the fixtures of the MCP conformance suite at `/mcp/conformance`, to anybody and without a token; false by default.
+    /// They read and write nothing of a team's, and have no place in production.
+    pub conformance: bool,
 }
 
 impl Default for Config {
@@ -58,6 +61,7 @@ impl Default for Config {
             calls_max: 4_096,
             drain_ms: 10_000,
             stop_on_stdin_close: false,
+            conformance: false,
         }
     }
 }
@@ -84,6 +88,7 @@ pub struct Settings {
     pub call_deadline: Duration,
     pub calls_max: usize,
     pub drain: Duration,
+    pub conformance: bool,
 }
 
 impl Config {
@@ -125,6 +130,7 @@ impl Config {
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,
             drain: Duration::from_millis(self.drain_ms),
+            conformance: self.conformance,
         })
     }
 }

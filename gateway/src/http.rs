@@ -47,13 +47,7 @@ pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Re
         Ok(arguments) => arguments,
         Err(error) => return refusal(&error),
     };
-    let ctx = CallContext {
-        caller,
-        idempotency_key: idempotency_key(&parts.headers),
-        fencing_token: None,
-        deadline,
-        services: app.services.clone(),
-    };
+    let ctx = CallContext { idempotency_key: idempotency_key(&parts.headers), ..CallContext::new(caller, deadline, app.services.clone()) };
     match app.call(&entry, arguments, ctx).await {
         Ok(answer) => {
             let mut response = edge::json_response(StatusCode::OK, answer.facts);
@@ -79,7 +73,7 @@ fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
     serde_json::from_slice(body).map_err(|error| CallError::arguments(format!("the body is no JSON: {error}"), "Send one JSON object."))
 }
 
-async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
+pub async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
     let token = match Credential::of(headers) {
         Credential::None => return Ok(None),
         Credential::Malformed => None,
@@ -149,7 +143,7 @@ async fn list_approvals(
             _ => return bad("is unknown"),
         }
     }
-    let ctx = CallContext { caller: Some(caller), idempotency_key: None, fencing_token: None, deadline, services: app.services.clone() };
+    let ctx = CallContext::new(Some(caller), deadline, app.services.clone());
     let (found, served) = app.cluster.read(&ctx, list).await?;
     let approvals: Vec<Value> = found.approvals.into_iter().map(approval).collect();
     let mut facts = json!({ "approvals": approvals, "revision": served.revision });
@@ -240,6 +234,23 @@ pub fn openapi(app: &App) -> Value {
             "responses": { "200": { "description": "Approvals", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
         } },
     });
+    paths["/v1/events"] = json!({ "get": {
+        "operationId": "follow_events",
+        "summary": "Follow changes",
+        "description": "Every change of the tenant as server-sent events: `change` with `{revision, kind, id, about}`; `progress` with \
+            `{revision}`, up to where there is nothing more to tell; `compacted` with `{through}`, `refused` and `stopping` are the last \
+            one of a stream. Go on from the id of the last event. A reader that leaves events waiting for 30 seconds is cut off.",
+        "parameters": [
+            { "name": "since", "in": "query", "schema": { "type": "string" }, "description": "A revision, or the id of an event; now when absent." },
+            { "name": "kinds", "in": "query", "schema": { "type": "string" }, "description": "Kinds such as `work.moved`, or beginnings such as `fact.`, with commas between." },
+            { "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" }, "description": "Goes before `since`." },
+        ],
+        "responses": {
+            "200": { "description": "The stream", "content": { "text/event-stream": { "schema": { "type": "string" } } } },
+            "410": { "description": "What happened after `since` is gone; `data.through` says up to where" },
+            "default": failure,
+        },
+    } });
     for entry in app.tools.entries() {
         let mut operation = json!({
             "operationId": entry.name,

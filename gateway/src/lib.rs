@@ -6,14 +6,16 @@
 //!
 //! Reading order: [`config`] and [`server`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
 //! [`mcp`] and [`http`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
-//! reaches the leader), [`auth`] and [`session`] (who is calling), [`profile`], [`docs`], [`metrics`].
+//! reaches the leader), [`events`] and [`sse`] (what a change sets off), [`auth`] and [`session`] (who is calling), [`profile`], [`docs`], [`metrics`].
 
 pub mod auth;
 pub mod call;
 pub mod cluster;
 pub mod config;
+mod conformance;
 pub mod docs;
 pub mod edge;
+pub mod events;
 pub mod http;
 pub mod limit;
 pub mod mcp;
@@ -23,6 +25,7 @@ pub mod registry;
 pub mod schema;
 pub mod server;
 pub mod session;
+pub mod sse;
 pub mod tools;
 
 pub use config::{Config, ConfigError};

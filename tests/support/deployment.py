@@ -63,10 +63,11 @@ def family(root):
 class Deployment:
     """Three nodes and a gateway under the supervisor of `quorate dev`."""
 
-    def __init__(self, environment=None):
+    def __init__(self, environment=None, arguments=()):
         self._home = pathlib.Path(tempfile.mkdtemp(prefix="quorate-test-"))
         self.data = self._home / "data"
         self._environment = {**os.environ, **(environment or {})}
+        self._arguments = list(arguments)
         self._others = []
         self._process = None
         atexit.register(self.stop)
@@ -77,7 +78,7 @@ class Deployment:
             raise
 
     def _launch(self):
-        command = [str(executable()), "dev", "--json", "--data", str(self.data)]
+        command = [str(executable()), "dev", "--json", "--data", str(self.data), *self._arguments]
         with open(self._home / "dev.log", "ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
                                              env=self._environment, start_new_session=True)
