@@ -15,7 +15,7 @@ use quorate_domain::refusal::shown;
 use quorate_domain::{Principal, Revision, codec, flag};
 use quorate_proto::cluster as wire;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use tonic::Streaming;
 
 use crate::call::{CallContext, CallError};
@@ -100,12 +100,14 @@ pub struct Follower {
     /// Events of the revision after that which the reader has already.
     skip: u64,
     stream: Option<Streaming<wire::WatchResponse>>,
+    /// When the stream last brought something.
+    heard: Instant,
 }
 
 impl Follower {
     pub fn new(cluster: Cluster, caller: Arc<Principal>, since: Position) -> Self {
         let (through, skip) = since.split();
-        Self { cluster, caller, through, skip, stream: None }
+        Self { cluster, caller, through, skip, stream: None, heard: Instant::now() }
     }
 
     /// Up to where all was handed out.
@@ -119,15 +121,19 @@ impl Follower {
         loop {
             let Some(stream) = &mut self.stream else {
                 self.stream = self.cluster.watch(&self.caller, self.through).await;
+                self.heard = Instant::now();
                 if self.stream.is_none() {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(BACKOFF_MAX);
                 }
                 continue;
             };
-            // A node that is cut off from the others tells no progress; another one may.
-            let message = match timeout(WATCH_SILENCE, stream.message()).await {
-                Ok(Ok(Some(message))) => message,
+            // A node that hangs tells no progress; another one may. Counted from what came last, however often this is begun anew.
+            let message = match timeout_at((self.heard + WATCH_SILENCE).into(), stream.message()).await {
+                Ok(Ok(Some(message))) => {
+                    self.heard = Instant::now();
+                    message
+                }
                 _ => {
                     self.stream = None;
                     tokio::time::sleep(BACKOFF_MIN).await;

@@ -77,14 +77,16 @@ pub const LIST_CHANGES_WAITING: usize = 16;
 /// What a running call may have said that its stream has not taken.
 pub const SAID_WAITING: usize = 16;
 /// What is kept of one call's stream for a client that comes back, for how long after its end, and of how many calls.
-pub const REPLAY_BYTES_MAX: usize = 256 * 1024;
+pub const REPLAY_BYTES_MAX: usize = 128 * 1024;
 pub const REPLAY_KEPT: Duration = Duration::from_secs(60);
-pub const REPLAYS_MAX: usize = 1_024;
+pub const REPLAYS_MAX: usize = 512;
 /// When a client that lost a stream should come back, in ms.
 pub const RETRY_MS: u64 = 500;
 /// How long what is remembered of a client session is believed. Longer: a session that was ended at another gateway is served
 /// for so long.
 pub const SESSION_KNOWN_FOR: Duration = Duration::from_secs(2);
+/// How long a call waits for its client, or the person there, to answer a question.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(5 * 60);
 /// How long a call that waits for answers keeps its place: its state is not taken after that.
 pub const REQUEST_STATE_MS_MAX: u64 = 10 * 60 * 1_000;
 /// Completions of one answer, which is the protocol's limit.

@@ -282,6 +282,7 @@ async fn feed(
     use wire::watch_response::Result as Sent;
     let mut applied = raft.applied();
     let mut is_first = true;
+    let mut told = Instant::now();
     loop {
         let through = Revision(*applied.borrow_and_update());
         let (state, of) = (Arc::clone(raft.state()), tenant.clone());
@@ -295,7 +296,8 @@ async fn feed(
             // So that a watcher knows at once that its place is still there.
             Ok(Ok(event::Watched::Events(_))) if is_first => Sent::ProgressRevision(through.0.max(since.0)),
             Ok(Ok(event::Watched::Events(_))) => {
-                let more = tokio::time::timeout(WATCH_PROGRESS, applied.changed()).await;
+                // Counted from the last message: in a busy cluster something is applied all the time.
+                let more = tokio::time::timeout_at((told + WATCH_PROGRESS).into(), applied.changed()).await;
                 match more {
                     Ok(Ok(())) if !to.is_closed() => continue,
                     Err(_) => Sent::ProgressRevision(through.0),
@@ -308,7 +310,7 @@ async fn feed(
             }
             Err(_) => return,
         };
-        is_first = false;
+        (is_first, told) = (false, Instant::now());
         let last = matches!(message, Sent::CompactedThrough(_));
         let sent = tokio::time::timeout(WATCH_SLOW, to.send(Ok(wire::WatchResponse { result: Some(message) }))).await;
         // One that takes nothing would hold its place for good. What it has not got yet it gets when it watches again from the

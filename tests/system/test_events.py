@@ -137,6 +137,19 @@ class Events(unittest.TestCase):
         event = facts.until(lambda event: event.kind == "change" and event.json["about"].get("entity") == entity)
         self.assertEqual((event.json["kind"], event.json["id"]), ("fact.stored", stored))
 
+    def test_a_reader_is_told_that_it_is_up_to_date_while_others_are_busy(self):
+        quiet = self.open(who="other-tenant")
+        first = quiet.until(lambda event: event.kind == "progress").json["revision"]
+        writer = Writer(self.base, self.deployment.token("agent-a"), unique("svc"))
+        writer.start()
+        try:
+            later = quiet.next(20)
+            self.assertEqual(later.kind, "progress")
+            self.assertGreater(later.json["revision"], first)
+        finally:
+            writer.go_on = False
+            writer.join(60)
+
     def test_what_can_not_be_served_is_refused(self):
         for query, status, word in [("?since=99999999999", 400, "last revision"), ("?since=x", 400, "no position"), ("?colour=red", 400, "unknown")]:
             refused = self.open(query)

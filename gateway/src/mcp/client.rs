@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::live::Live;
 use crate::call::CallError;
-use crate::limit::SAID_WAITING;
+use crate::limit::{ANSWER_WITHIN, SAID_WAITING};
 
 /// How bad something is, in the words of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -201,7 +202,11 @@ impl Client {
                     let (id, answer) = live.ask(owner);
                     let request = json!({ "jsonrpc": "2.0", "id": id.name(), "method": question.method, "params": question.params });
                     self.say(Said::Message(request.to_string())).await;
-                    let answer = answer.await.map_err(|_| CallError::Unanswered { detail: "the gateway is stopping".into() })?;
+                    let answer = timeout(ANSWER_WITHIN, answer).await;
+                    // The other end goes with the gateway alone.
+                    let Ok(Ok(answer)) = answer else {
+                        return Err(CallError::Unanswered { detail: format!("nothing came within {} s", ANSWER_WITHIN.as_secs()) });
+                    };
                     match answer {
                         Ok(answer) if question.accepts(&answer) => answered.insert(name, answer),
                         Ok(_) => return Err(CallError::Unanswered { detail: format!("that is no answer to `{}`", question.method) }),

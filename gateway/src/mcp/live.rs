@@ -1,7 +1,7 @@
 //! What a gateway holds of the calls that run on it: questions without an answer yet, how to cancel, and what a stream has
 //! brought so far. None of it outlives the gateway: who comes back to another one is told that, and never left to wait.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -125,7 +125,8 @@ impl Live {
     /// The stream of a place in it, if it was the caller's and is still here.
     pub fn find(&self, owner: &str, place: &Place) -> Option<Arc<Replay>> {
         let replays = self.replays.lock().expect("no panic under the lock");
-        replays.get(&place.stream).filter(|replay| replay.owner == owner && !replay.state.borrow().is_cut).cloned()
+        let is_whole = |replay: &&Arc<Replay>| replay.state.borrow().first <= place.frame.saturating_add(1);
+        replays.get(&place.stream).filter(|replay| replay.owner == owner).filter(is_whole).cloned()
     }
 }
 
@@ -161,10 +162,10 @@ pub struct Replay {
 
 #[derive(Default)]
 struct State {
-    messages: Vec<String>,
+    /// Those that are kept, and the number of the first of them: over the limit, the oldest go, and nobody can come back to them.
+    messages: VecDeque<String>,
+    first: usize,
     bytes: usize,
-    /// Over the limit: what was is dropped, and nobody can come back to it.
-    is_cut: bool,
     /// Readers from before hang up.
     hang_ups: u64,
     over: Option<Instant>,
@@ -174,8 +175,13 @@ impl Replay {
     pub fn push(&self, message: String) {
         self.state.send_modify(|state| {
             state.bytes += message.len();
-            state.messages.push(message);
-            state.is_cut |= state.bytes > REPLAY_BYTES_MAX;
+            state.messages.push_back(message);
+            while state.bytes > REPLAY_BYTES_MAX
+                && let Some(oldest) = state.messages.pop_front()
+            {
+                state.bytes -= oldest.len();
+                state.first += 1;
+            }
         });
     }
 
@@ -200,8 +206,9 @@ impl Replay {
         loop {
             let (new, over): (Vec<String>, bool) = {
                 let state = state.borrow_and_update();
-                let new = state.messages.get(next..).unwrap_or_default().to_vec();
-                (new, state.over.is_some() || state.hang_ups > hang_ups)
+                // A reader that is so far behind is cut off, and told when it comes back.
+                let Some(skip) = next.checked_sub(state.first) else { return Err(Gone) };
+                (state.messages.iter().skip(skip).cloned().collect(), state.over.is_some() || state.hang_ups > hang_ups)
             };
             for message in new {
                 let id = Place { stream: self.id, frame: next, request: self.request.clone() }.text();
@@ -258,7 +265,10 @@ mod tests {
         let place = Place { stream: replay.id, frame: 0, request: json!(1) };
         assert!(live.find("mara", &place).is_some());
         assert!(live.find("jon", &place).is_none());
+        // The one that it has is dropped, the ones that it lacks are not; and then those are.
         replay.push("x".repeat(REPLAY_BYTES_MAX));
+        assert!(live.find("mara", &place).is_some());
+        replay.push("x".into());
         assert!(live.find("mara", &place).is_none());
     }
 }
