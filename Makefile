@@ -4,7 +4,7 @@
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 SETUP := $(TARGET)/setup
-NODE_MODULES := tests/clients/node/node_modules/.package-lock.json
+NODE_MODULES := tests/clients/node/node_modules/.package-lock.json tests/clients/conformance/node_modules/.package-lock.json
 export QUORATE ?= $(TARGET)/debug/quorate
 
 .PHONY: help dev build test test-rust test-clients test-system lint bench setup setup-test clean-setup
@@ -70,6 +70,7 @@ $(SETUP)/python-%/installed: tests/clients/python/requirements-%.txt | $(SETUP)/
 	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-$(NODE_MODULES): tests/clients/node/package-lock.json tests/clients/node/package.json | $(SETUP)/test
-	cd tests/clients/node && npm ci --silent
+# The SDK, and the conformance suite with the Node.js that it needs.
+tests/clients/%/node_modules/.package-lock.json: tests/clients/%/package-lock.json tests/clients/%/package.json | $(SETUP)/test
+	cd tests/clients/$* && npm ci --silent
 	@touch $@

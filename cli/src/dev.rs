@@ -41,6 +41,9 @@ pub struct Dev {
     /// Make certificates for a new deployment, and speak TLS everywhere
     #[arg(long)]
     tls: bool,
+    /// Also serve the fixtures of the MCP conformance suite, at /mcp/conformance and without a token
+    #[arg(long)]
+    conformance: bool,
 }
 
 #[derive(Args)]
@@ -102,7 +105,7 @@ impl Dev {
                     node.created |= has_files(&node_folder(&data, node.id));
                 }
             })?;
-            crew.start_gateway();
+            crew.start_gateway(self.conformance);
             wait_for_gateway(&deployment, &data).await
         };
         let outcome = tokio::select! {
@@ -411,9 +414,12 @@ impl Crew {
         write_secret(&self.data.join("gateway.toml"), &gateway_config(&self.data, deployment)?)
     }
 
-    fn start_gateway(&mut self) {
-        let arguments =
+    fn start_gateway(&mut self, conformance: bool) {
+        let mut arguments =
             vec!["gateway".to_string(), LIFELINE.into(), "--config".into(), self.data.join("gateway.toml").display().to_string()];
+        if conformance {
+            arguments.push("--conformance".into());
+        }
         self.gateway = Some(Supervised::start("gateway".into(), self.executable.clone(), arguments));
     }
 

@@ -119,6 +119,10 @@ struct GatewayFlags {
     #[arg(long)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     stop_on_stdin_close: bool,
+    /// Also serve the fixtures of the MCP conformance suite, at /mcp/conformance and without a token
+    #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    conformance: bool,
 }
 
 /// Logs go to standard error; `QUORATE_LOG` filters them, such as `info,quorate_raft=debug`. Audit lines are JSON, for programs,

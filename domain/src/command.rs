@@ -8,8 +8,8 @@ use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
-    approval, attestation, codec, config_audit, constraint, coord, decision, fact, flag, graph, handoff, identity, key_ring, observation,
-    passport, punchcard, session, work,
+    approval, attestation, client, codec, config_audit, constraint, coord, decision, fact, flag, graph, handoff, identity, key_ring,
+    observation, passport, punchcard, session, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -94,4 +94,5 @@ commands! {
     AcceptHandoff(handoff::AcceptHandoff) -> handoff::HandoffAccepted,
     DeclareConstraint(constraint::DeclareConstraint) -> constraint::Constraint,
     AuditConfig(config_audit::AuditConfig) -> config_audit::ConfigAudited,
+    ChangeClientSession(client::ChangeClientSession) -> client::ClientSessionKept,
 }

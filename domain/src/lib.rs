@@ -6,12 +6,13 @@
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`observation`], [`session`], [`identity`],
-//! [`passport`], [`handoff`], [`constraint`], [`graph`]. [`command`] and [`query`] are the two lists that everything else in the
-//! product goes through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state.
+//! [`passport`], [`handoff`], [`constraint`], [`graph`], [`client`]. [`command`] and [`query`] are the two lists that everything
+//! else in the product goes through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state.
 
 pub(crate) mod action;
 pub mod approval;
 pub mod attestation;
+pub mod client;
 pub mod command;
 pub mod config_audit;
 pub mod constraint;

@@ -111,6 +111,10 @@ pub const ANSWERS_KEPT_MAX: u64 = 1_000_000;
 /// Change events kept in one tenant.
 pub const EVENTS_KEPT_MAX: u64 = 100_000;
 
+/// Client sessions of one tenant that something is remembered of, and the resources that each of them watches.
+pub const CLIENT_SESSIONS_MAX: u64 = 100_000;
+pub const CLIENT_SUBSCRIPTIONS_MAX: usize = 100;
+
 /// A work item's title, and the body of an item or a comment.
 pub const WORK_TITLE_BYTES_MAX: usize = 512;
 pub const WORK_BODY_BYTES_MAX: usize = 16 * 1024;

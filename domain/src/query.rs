@@ -7,7 +7,8 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
-    approval, codec, config_audit, constraint, coord, fact, flag, graph, identity, key_ring, observation, punchcard, receipt, session, work,
+    approval, client, codec, config_audit, constraint, coord, fact, flag, graph, identity, key_ring, observation, punchcard, receipt,
+    session, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -93,6 +94,7 @@ queries! {
     CheckConstraints(constraint::CheckConstraints) -> constraint::ConstraintsChecked,
     EnrichAction(constraint::EnrichAction) -> constraint::ActionEnriched,
     CheckConfigAudit(config_audit::CheckConfigAudit) -> config_audit::ConfigAuditChecked,
+    GetClientSession(client::GetClientSession) -> client::ClientSessionKept,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

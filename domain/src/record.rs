@@ -41,6 +41,8 @@ pub enum Kind {
     GraphEntityVersion = 51,
     GraphEdge = 52,
     GraphEdgeVersion = 53,
+    ClientSession = 56,
+    ClientSessionCount = 57,
     // Receipts
     ReceiptBody = 60,
     ReceiptLink = 61,
@@ -86,6 +88,7 @@ pub enum Kind {
     IntentByDeadline = 142,
     GraphEdgeByTarget = 143,
     GraphEdgeByKind = 144,
+    ClientSessionByDeadline = 156,
     ReceiptById = 160,
     ObservationById = 161,
     ObservationByProvider = 162,

@@ -7,6 +7,7 @@ use quorate_domain::refusal::shown;
 use quorate_domain::{Principal, Refusal};
 use serde_json::{Value, json};
 
+use crate::mcp::client::{Client, Needed};
 use crate::server::Services;
 
 /// What a tool knows besides its arguments.
@@ -20,9 +21,16 @@ pub struct CallContext {
     pub fencing_token: Option<u64>,
     pub deadline: Instant,
     pub services: Arc<Services>,
+    /// Whom the tool can tell something, or ask, while it runs.
+    pub client: Arc<Client>,
 }
 
 impl CallContext {
+    /// For what is done for a caller without a client to talk to.
+    pub fn new(caller: Option<Arc<Principal>>, deadline: Instant, services: Arc<Services>) -> Self {
+        Self { caller, idempotency_key: None, fencing_token: None, deadline, services, client: Arc::new(Client::silent()) }
+    }
+
     pub fn principal(&self) -> Result<&Principal, CallError> {
         self.caller.as_deref().ok_or(CallError::Unauthenticated)
     }
@@ -78,9 +86,22 @@ pub enum CallError {
     CheckUnknown { resource: String, detail: String },
     #[error("this gateway serves as many calls as it can")]
     Overloaded,
+    /// The call asks its client for something, and goes on when it comes again with the answers.
+    #[error("this needs {} from you first", list_of(.0.questions.keys()))]
+    InputRequired(Box<Needed>),
+    /// The client would have to be asked, and has not declared that it can be.
+    #[error("this needs a client that declares the capability `{capability}`")]
+    MissingCapability { capability: String },
+    /// The client was asked and did not answer.
+    #[error("the client did not answer what the call asked it ({detail})")]
+    Unanswered { detail: String },
     /// A node and this gateway don't understand or don't trust each other: a wrong secret, a half-done upgrade, or a bug.
     #[error("the cluster and this gateway do not understand each other ({detail})")]
     Fault { detail: String },
+}
+
+fn list_of<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    names.map(|name| format!("`{}`", shown(name))).collect::<Vec<_>>().join(", ")
 }
 
 impl From<Refusal> for CallError {
@@ -115,6 +136,11 @@ impl CallError {
             CallError::Unreadable { retry_after_ms, .. } => format!("{self}. Nothing was written. Call again in {retry_after_ms} ms."),
             CallError::CheckUnknown { .. } => format!("{self}. Do not take it for free: call again in a second, or leave the file alone."),
             CallError::Overloaded => format!("{self}. Nothing was written. Call again in a second."),
+            CallError::InputRequired(_) => format!("{self}. Nothing was written. Call again with the answers, over MCP."),
+            CallError::MissingCapability { capability } => {
+                format!("{self}. Nothing was written. Use a client that has `{capability}`.")
+            }
+            CallError::Unanswered { .. } => format!("{self}. Nothing was written. Call again to be asked again."),
             CallError::Fault { .. } => format!("{self}. Whether anything was written is unknown. Tell an operator."),
         }
     }
@@ -131,6 +157,9 @@ impl CallError {
             CallError::Unknown { .. } => "OUTCOME_UNKNOWN",
             CallError::CheckUnknown { .. } => "UNKNOWN",
             CallError::Overloaded => "OVERLOADED",
+            CallError::InputRequired(_) => "INPUT_REQUIRED",
+            CallError::MissingCapability { .. } => "-32021",
+            CallError::Unanswered { .. } => "UNANSWERED",
             CallError::Fault { .. } => "INTERNAL_ERROR",
         };
         code.parse::<i64>().map_or_else(|_| code.into(), Value::from)
@@ -145,8 +174,14 @@ impl CallError {
             | CallError::Unknown { .. }
             | CallError::Unreadable { .. }
             | CallError::CheckUnknown { .. }
+            | CallError::InputRequired(_)
+            | CallError::Unanswered { .. }
             | CallError::Overloaded => true,
-            CallError::Arguments { .. } | CallError::Unauthenticated | CallError::MissingScope { .. } | CallError::Fault { .. } => false,
+            CallError::Arguments { .. }
+            | CallError::Unauthenticated
+            | CallError::MissingScope { .. }
+            | CallError::MissingCapability { .. }
+            | CallError::Fault { .. } => false,
         }
     }
 
@@ -160,6 +195,9 @@ impl CallError {
             | CallError::NoLeader { .. }
             | CallError::Unreadable { .. }
             | CallError::CheckUnknown { .. }
+            | CallError::InputRequired(_)
+            | CallError::MissingCapability { .. }
+            | CallError::Unanswered { .. }
             | CallError::Overloaded => Wrote::No,
             CallError::Unknown { .. } | CallError::Fault { .. } => Wrote::Unknown,
         }
@@ -186,6 +224,8 @@ impl CallError {
             CallError::MissingScope { .. } => 403,
             CallError::StillHeld { .. } => 409,
             CallError::NoLeader { .. } | CallError::Unreadable { .. } | CallError::CheckUnknown { .. } | CallError::Overloaded => 503,
+            CallError::InputRequired(_) | CallError::MissingCapability { .. } => 400,
+            CallError::Unanswered { .. } => 409,
             CallError::Unknown { .. } => 504,
             CallError::Fault { .. } => 500,
         }
@@ -205,6 +245,9 @@ impl CallError {
             | CallError::Unauthenticated
             | CallError::MissingScope { .. }
             | CallError::StillHeld { .. }
+            | CallError::InputRequired(_)
+            | CallError::MissingCapability { .. }
+            | CallError::Unanswered { .. }
             | CallError::Fault { .. } => None,
         }
     }
@@ -225,7 +268,13 @@ impl CallError {
             | CallError::Unknown { retry_after_ms, .. }
             | CallError::Unreadable { retry_after_ms, .. } => Some(json!({ "retry_after_ms": retry_after_ms })),
             CallError::CheckUnknown { resource, .. } => Some(json!({ "resource": resource })),
-            CallError::Arguments { .. } | CallError::Unauthenticated | CallError::Overloaded | CallError::Fault { .. } => None,
+            CallError::MissingCapability { capability } => Some(json!({ "requiredCapabilities": { capability: {} } })),
+            CallError::Arguments { .. }
+            | CallError::Unauthenticated
+            | CallError::Overloaded
+            | CallError::InputRequired(_)
+            | CallError::Unanswered { .. }
+            | CallError::Fault { .. } => None,
         }
     }
 
@@ -250,6 +299,9 @@ impl CallError {
             | CallError::Arguments { .. }
             | CallError::Unauthenticated
             | CallError::MissingScope { .. }
+            | CallError::InputRequired(_)
+            | CallError::MissingCapability { .. }
+            | CallError::Unanswered { .. }
             | CallError::StillHeld { .. } => Outcome::Refused,
             CallError::NoLeader { .. }
             | CallError::Unknown { .. }

@@ -72,6 +72,9 @@ pub struct Config {
     pub drain_ms: u64,
     /// Stop in order when standard input closes: for a supervisor whose children must not outlive it.
     pub stop_on_stdin_close: bool,
+    /// Serve the fixtures of the MCP conformance suite at `/mcp/conformance`, to anybody and without a token; false by default.
+    /// They read and write nothing of a team's, and have no place in production.
+    pub conformance: bool,
 }
 
 impl Default for Config {
@@ -98,6 +101,7 @@ impl Default for Config {
             idle_timeout_ms: 120_000,
             drain_ms: 10_000,
             stop_on_stdin_close: false,
+            conformance: false,
         }
     }
 }
@@ -130,6 +134,7 @@ pub struct Settings {
     pub calls_max: usize,
     pub patience: Patience,
     pub drain: Duration,
+    pub conformance: bool,
 }
 
 /// How many connections there may be, and how long each may keep the gateway waiting.
@@ -213,6 +218,7 @@ impl Config {
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,
             drain: Duration::from_millis(self.drain_ms),
+            conformance: self.conformance,
         })
     }
 }

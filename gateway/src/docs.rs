@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::registry::{Catalog, Effect};
+use crate::registry::{Catalog, Effect, Entry};
 use crate::{profile, tools};
 
 /// Markdown of every tool: what it does, its scope, its arguments and its answer.
@@ -17,18 +17,26 @@ fn page(catalog: &Catalog) -> String {
         "# Tools\n\nMade by `quorate_gateway::docs()` from the declarations. Every tool is at `/mcp/crux` and at `POST /v1/tools/crux/{name}`.\n",
     );
     for entry in catalog.entries() {
-        let effect = match entry.effect {
-            Effect::Read => "reads",
-            Effect::Write => "writes",
-            Effect::Destructive => "writes, destructive",
-        };
-        let scope = if entry.scope.is_empty() { "any token".into() } else { format!("scope `{}`", entry.scope) };
-        // Writing into a String does not fail.
-        let _ = write!(page, "\n## {}\n\n{}\n\n*{}; {effect}; {scope}.*\n", entry.name, entry.description, entry.group);
-        table(&mut page, "Argument", &entry.input);
-        let _ = write!(page, "\nExample: `{}`\n", entry.example);
-        table(&mut page, "Answer", &entry.output);
+        page.push('\n');
+        page.push_str(&tool_page(entry));
     }
+    page
+}
+
+/// The part of one tool.
+pub fn tool_page(entry: &Entry) -> String {
+    let mut page = String::new();
+    let effect = match entry.effect {
+        Effect::Read => "reads",
+        Effect::Write => "writes",
+        Effect::Destructive => "writes, destructive",
+    };
+    let scope = if entry.scope.is_empty() { "any token".into() } else { format!("scope `{}`", entry.scope) };
+    // Writing into a String does not fail.
+    let _ = write!(page, "## {}\n\n{}\n\n*{}; {effect}; {scope}.*\n", entry.name, entry.description, entry.group);
+    table(&mut page, "Argument", &entry.input);
+    let _ = write!(page, "\nExample: `{}`\n", entry.example);
+    table(&mut page, "Answer", &entry.output);
     page
 }
 

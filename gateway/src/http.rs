@@ -40,8 +40,7 @@ pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Re
         Ok(arguments) => arguments,
         Err(error) => return refusal(&error),
     };
-    let ctx =
-        CallContext { caller, idempotency_key: idempotency_key(&headers), fencing_token: None, deadline, services: app.services.clone() };
+    let ctx = CallContext { idempotency_key: idempotency_key(&headers), ..CallContext::new(caller, deadline, app.services.clone()) };
     match app.call(&entry, arguments, ctx).await {
         Ok(answer) => {
             let mut response = edge::json_response(StatusCode::OK, answer.facts);
@@ -88,7 +87,7 @@ pub async fn observe<T: DeserializeOwned>(
         Err(refused) => return refused,
     };
     let idempotency_key = idempotency_key(&headers);
-    let ctx = CallContext { caller, idempotency_key, fencing_token: None, deadline, services: app.services.clone() };
+    let ctx = CallContext { idempotency_key, ..CallContext::new(caller, deadline, app.services.clone()) };
     let read = arguments(&headers, &body).and_then(|value| {
         let fix = "An observation is {\"provider\", \"kind\", \"payload\", \"client_ts\"?}; a batch is {\"observations\": [...]} of them.";
         serde_json::from_value(value).map_err(|error| CallError::arguments(shown(&error.to_string()), fix))
@@ -210,7 +209,7 @@ async fn list_approvals(
             _ => return bad("is unknown"),
         }
     }
-    let ctx = CallContext { caller: Some(caller), idempotency_key: None, fencing_token: None, deadline, services: app.services.clone() };
+    let ctx = CallContext::new(Some(caller), deadline, app.services.clone());
     let (found, served) = app.cluster.read(&ctx, list).await?;
     let approvals: Vec<Value> = found.approvals.into_iter().map(approval).collect();
     let mut facts = json!({ "approvals": approvals, "revision": served.revision });
@@ -301,6 +300,23 @@ pub fn openapi(app: &App) -> Value {
             "responses": { "200": { "description": "Approvals", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
         } },
     });
+    paths["/v1/events"] = json!({ "get": {
+        "operationId": "follow_events",
+        "summary": "Follow changes",
+        "description": "Every change of the tenant as server-sent events: `change` with `{revision, kind, id, about}`; `progress` with \
+            `{revision}`, up to where there is nothing more to tell; `compacted` with `{through}`, `refused` and `stopping` are the last \
+            one of a stream. Go on from the id of the last event. A reader that leaves events waiting for 30 seconds is cut off.",
+        "parameters": [
+            { "name": "since", "in": "query", "schema": { "type": "string" }, "description": "A revision, or the id of an event; now when absent." },
+            { "name": "kinds", "in": "query", "schema": { "type": "string" }, "description": "Kinds such as `work.moved`, or beginnings such as `fact.`, with commas between." },
+            { "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" }, "description": "Goes before `since`." },
+        ],
+        "responses": {
+            "200": { "description": "The stream", "content": { "text/event-stream": { "schema": { "type": "string" } } } },
+            "410": { "description": "What happened after `since` is gone; `data.through` says up to where" },
+            "default": failure,
+        },
+    } });
     for (path, operation) in proofs::openapi(&failure).into_iter().chain(observations::openapi(&failure)) {
         paths[path] = operation;
     }

@@ -6,15 +6,18 @@
 //!
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
 //! [`mcp`], [`http`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
-//! reaches the leader), [`auth`] and [`session`] (who is calling), [`keys`] (who signs), [`profile`], [`docs`], [`metrics`].
+//! reaches the leader), [`events`] and [`sse`] (what a change sets off), [`auth`] and [`session`] (who is calling), [`keys`] (who
+//! signs), [`profile`], [`docs`], [`metrics`].
 
 pub mod auth;
 pub mod call;
 pub mod cluster;
 pub mod config;
+mod conformance;
 pub mod connection;
 pub mod docs;
 pub mod edge;
+pub mod events;
 pub mod http;
 pub mod keys;
 pub mod limit;
@@ -26,6 +29,7 @@ pub mod registry;
 pub mod schema;
 pub mod server;
 pub mod session;
+pub mod sse;
 pub mod tools;
 
 pub use config::{Config, ConfigError};

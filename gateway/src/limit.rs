@@ -10,10 +10,10 @@ pub const BODY_BYTES_DRAINED: usize = 8 << 20;
 pub const JSON_DEPTH_MAX: usize = 64;
 /// Messages of one batch (2025-03-26).
 pub const BATCH_MAX: usize = 50;
-/// Tools of one page of `tools/list`.
-pub const TOOLS_PAGE: usize = 100;
-/// How long a client may keep a list of tools.
-pub const TOOLS_TTL_MS: u64 = 60_000;
+/// Rows of one page of a list of MCP.
+pub const LIST_PAGE: usize = 100;
+/// How long a client may keep such a list.
+pub const LIST_TTL_MS: u64 = 60_000;
 /// A bearer token's text.
 pub const TOKEN_BYTES_MAX: usize = 4 * 1024;
 
@@ -58,3 +58,41 @@ pub const TICKET_POLL_BLIND: Duration = Duration::from_millis(200);
 pub const COMMAND_BYTES_MAX: usize = quorate_proto::REQUEST_BYTES_MAX - 64 * 1024;
 /// A node's answer.
 pub const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// Frames that wait for a reader of a stream, and how long it may leave all of them waiting.
+pub const READER_FRAMES: usize = 32;
+pub const SLOW_READER: Duration = Duration::from_secs(30);
+/// Streams that one gateway serves at once, calls apart. More get 503.
+pub const STREAMS_MAX: usize = 4_096;
+/// A stream without news shows so often that it lives.
+pub const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+/// How often a stream looks whether its token still holds.
+pub const STREAM_TOKEN_CHECKED: Duration = Duration::from_secs(5);
+/// A node that has said nothing for so long is left for another one; it shows every five seconds that it lives.
+pub const WATCH_SILENCE: Duration = Duration::from_secs(12);
+/// A reader of events is told so often where it stands, whatever its filter lets through.
+pub const EVENTS_PROGRESS: Duration = Duration::from_secs(1);
+/// Kinds that one reader of events may name.
+pub const KINDS_MAX: usize = 32;
+
+/// Changes of lists that a stream may have waiting; one that is behind by more is told that all have changed.
+pub const LIST_CHANGES_WAITING: usize = 16;
+/// What a running call may have said that its stream has not taken.
+pub const SAID_WAITING: usize = 16;
+/// What is kept of one call's stream for a client that comes back, for how long after its end, and of how many calls.
+pub const REPLAY_BYTES_MAX: usize = 128 * 1024;
+pub const REPLAY_KEPT: Duration = Duration::from_secs(60);
+pub const REPLAYS_MAX: usize = 512;
+/// When a client that lost a stream should come back, in ms.
+pub const RETRY_MS: u64 = 500;
+/// How long what is remembered of a client session is believed. Longer: a session that was ended at another gateway is served
+/// for so long.
+pub const SESSION_KNOWN_FOR: Duration = Duration::from_secs(2);
+/// How long a call waits for its client, or the person there, to answer a question.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(5 * 60);
+/// How long a call that waits for answers keeps its place: its state is not taken after that.
+pub const REQUEST_STATE_MS_MAX: u64 = 10 * 60 * 1_000;
+/// Completions of one answer, which is the protocol's limit.
+pub const COMPLETIONS_MAX: usize = 100;
+/// The everyday list as JSON. About four bytes make a token, and some clients show all of it to the model at every turn.
+pub const EVERYDAY_BYTES_MAX: usize = 4 * 8_000;

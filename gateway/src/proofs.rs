@@ -74,7 +74,7 @@ async fn serve<Q: QueryKind, F: Serialize>(
         Ok(caller) => caller,
         Err(refused) => return refused,
     };
-    let ctx = CallContext { caller, idempotency_key: None, fencing_token: None, deadline, services: app.services.clone() };
+    let ctx = CallContext::new(caller, deadline, app.services.clone());
     match find(app, &ctx, query, names, ask, file_of).await {
         Ok((text, revision)) => {
             let mut response = edge::json_response(StatusCode::OK, text);

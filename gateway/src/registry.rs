@@ -78,6 +78,8 @@ impl<T> Reply<T> {
 pub struct Answer {
     pub facts: String,
     pub revision: Option<Revision>,
+    /// Content blocks in JSON, of a tool that answers with such in place of facts.
+    pub content: Option<String>,
 }
 
 type Run = Box<dyn Fn(Value, CallContext, Cluster) -> BoxFuture<'static, Result<Answer, CallError>> + Send + Sync>;
@@ -99,6 +101,11 @@ pub struct Entry {
     pub listed_with: Option<Definition>,
     /// As `tools/list` shows it, in JSON.
     pub listed: String,
+    /// The same without what the fields of the answer mean, which who reads an answer sees for itself: for lists that stand
+    /// before a model all the time.
+    pub listed_short: String,
+    /// Arguments that have to stand in a header too, and its name.
+    pub mirrored: Vec<(String, String)>,
     anonymous: bool,
     judged_late: &'static [&'static str],
     validator: jsonschema::Validator,
@@ -137,6 +144,7 @@ impl Entry {
             title: T::TITLE,
             description,
             listed: listed.to_string(),
+            listed_short: short(listed).to_string(),
             scope: T::SCOPE,
             effect: T::EFFECT,
             idempotent: T::IDEMPOTENT,
@@ -148,6 +156,7 @@ impl Entry {
             example: T::example(),
             calls: Calls::default(),
             listed_with: T::LISTED_WITH,
+            mirrored: Vec::new(),
             anonymous: T::ANONYMOUS,
             judged_late: T::JUDGED_LATE,
             run: Box::new(|arguments, ctx, cluster| {
@@ -157,7 +166,43 @@ impl Entry {
                     })?;
                     let reply = tool.call(&ctx, &cluster).await?;
                     let facts = serde_json::to_string(&reply.facts).map_err(|error| CallError::Fault { detail: error.to_string() })?;
-                    Ok(Answer { facts, revision: reply.revision })
+                    Ok(Answer { facts, revision: reply.revision, content: None })
+                })
+            }),
+        }
+    }
+
+    /// A tool whose schema is written out, and which answers with content of its own.
+    fn of_plain(plain: Plain) -> Self {
+        let Plain { name, description, scope, input, run } = plain;
+        let listed = json!({ "name": name, "description": description, "inputSchema": input });
+        let properties = input["properties"].as_object().into_iter().flatten();
+        let mirrored = properties.filter_map(|(argument, property)| {
+            Some((argument.clone(), format!("mcp-param-{}", property["x-mcp-header"].as_str()?.to_ascii_lowercase())))
+        });
+        Self {
+            name,
+            title: name,
+            description: description.into(),
+            listed: listed.to_string(),
+            listed_short: listed.to_string(),
+            scope,
+            effect: Effect::Read,
+            idempotent: true,
+            group: "plain",
+            validator: jsonschema::validator_for(&input).expect("a declared schema compiles"),
+            mirrored: mirrored.collect(),
+            input,
+            output: Value::Null,
+            example: json!({}),
+            calls: Calls::default(),
+            anonymous: false,
+            judged_late: &[],
+            listed_with: None,
+            run: Box::new(move |arguments, ctx, _| {
+                Box::pin(async move {
+                    let content = run(arguments, ctx).await?;
+                    Ok(Answer { facts: String::new(), revision: None, content: Some(Value::Array(content).to_string()) })
                 })
             }),
         }
@@ -251,6 +296,22 @@ impl Entry {
             Some(problem) => Err(CallError::arguments(problem, format!("Correct it and call `{}` again.", self.name))),
         }
     }
+}
+
+fn short(mut listed: Value) -> Value {
+    fn bare(schema: &mut Value) {
+        match schema {
+            Value::Object(fields) => {
+                // A property of that name is an object.
+                fields.retain(|name, value| name != "description" || !value.is_string());
+                fields.values_mut().for_each(bare);
+            }
+            Value::Array(items) => items.iter_mut().for_each(bare),
+            _ => {}
+        }
+    }
+    bare(&mut listed["outputSchema"]);
+    listed
 }
 
 fn take_description(schema: &mut Value) -> String {
@@ -389,6 +450,18 @@ fn word_of(value: &Value) -> &'static str {
     }
 }
 
+/// What a plain tool does: arguments in, content blocks out.
+pub type PlainRun = fn(Value, CallContext) -> BoxFuture<'static, Result<Vec<Value>, CallError>>;
+
+/// A tool without types of its own, for schemas that no type of ours would have.
+pub struct Plain {
+    pub name: &'static str,
+    pub description: &'static str,
+    pub scope: &'static str,
+    pub input: Value,
+    pub run: PlainRun,
+}
+
 /// A set of tools in a fixed order.
 #[derive(Clone, Default)]
 pub struct Catalog {
@@ -400,6 +473,11 @@ impl Catalog {
     /// Adds a tool at the end.
     pub fn with<T: Tool>(self) -> Self {
         self.and(Arc::new(Entry::of::<T>()))
+    }
+
+    /// Adds a plain tool at the end.
+    pub fn with_plain(self, plain: Plain) -> Self {
+        self.and(Arc::new(Entry::of_plain(plain)))
     }
 
     fn and(mut self, entry: Arc<Entry>) -> Self {

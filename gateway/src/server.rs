@@ -3,15 +3,14 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use ed25519_dalek::VerifyingKey;
 use quorate_domain::flag::{Definition, GetFlags};
 use quorate_domain::identity;
@@ -19,7 +18,7 @@ use quorate_domain::refusal::shown;
 use quorate_link::{Expiry, FileError, Front, Link, Mutual, Reloading, Role, exposition};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 
 use crate::auth::Tokens;
 use crate::call::{CallContext, CallError};
@@ -27,13 +26,16 @@ use crate::cluster::{Cluster, ConnectError, Consistency};
 use crate::config::{Config, ConfigError, Settings};
 use crate::edge::{self, Doors};
 use crate::keys::PassportKeys;
-use crate::limit::{FLAGS_ASKED_FOR, TOKEN_STALE_MS_MAX};
-use crate::mcp::Listing;
+use crate::limit::{FLAGS_ASKED_FOR, LIST_CHANGES_WAITING, STREAMS_MAX, TOKEN_STALE_MS_MAX};
+use crate::mcp::live::Live;
+use crate::mcp::prompts;
+use crate::mcp::resources::{self, Library};
+use crate::mcp::{ListChange, Listing};
 use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
 use crate::tools::observations::Batch;
-use crate::{connection, http, mcp, metrics, proofs, tools};
+use crate::{conformance, connection, events, http, mcp, metrics, proofs, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -46,6 +48,8 @@ pub struct Services {
     pub index: Index,
     /// Where audit exports are saved.
     pub audit_export_dir: Option<PathBuf>,
+    /// Says which list has changed. Those of the product change with the program alone.
+    pub list_changes: broadcast::Sender<ListChange>,
 }
 
 impl Services {
@@ -54,7 +58,8 @@ impl Services {
         let sessions = Sessions::new(&settings.session_key);
         let passport_keys = PassportKeys::new(&settings.session_key);
         let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
-        Self { sessions, passport_keys, receipt_keys, index: Index::of(&tools), tools, audit_export_dir }
+        let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
+        Self { sessions, passport_keys, receipt_keys, index: Index::of(&tools), tools, audit_export_dir, list_changes }
     }
 }
 
@@ -66,14 +71,22 @@ pub struct App {
     pub services: Arc<Services>,
     /// Every tool that can be called.
     pub tools: Catalog,
-    everyday: Catalog,
+    /// What can be read and watched by URI.
+    pub library: Arc<Library>,
+    /// The calls of MCP that run here.
+    pub live: Arc<Live>,
+    everyday: Arc<Listing>,
+    crux: Arc<Listing>,
+    /// Only with the setting of that name.
+    conformance: Option<Arc<Listing>>,
     doors: Doors,
     link: Link,
     front: Option<Arc<Reloading<Front>>>,
     connections: Arc<metrics::Connections>,
     openapi: String,
     calls: Semaphore,
-    draining: AtomicBool,
+    streams: Arc<Semaphore>,
+    stopping: watch::Sender<bool>,
 }
 
 impl App {
@@ -86,14 +99,25 @@ impl App {
         let cluster = Cluster::connect(&settings.nodes, settings.cluster_secret.as_deref(), &link)?;
         let services = Arc::new(Services::new(&settings));
         let tools = services.tools.clone().and_all(&profile::about_tools());
+        let library = Arc::new(resources::library(&tools));
+        let prompts = Arc::new(prompts::prompts());
+        let listing = |listed: Catalog, is_short| {
+            let (callable, library, prompts) = (tools.clone(), library.clone(), prompts.clone());
+            Arc::new(Listing { tools: listed, is_short, callable, library, prompts, anonymous: None, lists_change: false })
+        };
         let mut app = Self {
-            everyday: tools.only(&EVERYDAY),
+            everyday: listing(tools.only(&EVERYDAY), true),
+            crux: listing(services.tools.clone(), false),
+            conformance: settings.conformance.then(|| Arc::new(conformance::listing())),
             doors: Doors::new(&settings),
             link,
             front,
             connections: Arc::default(),
             calls: Semaphore::new(settings.calls_max),
-            draining: AtomicBool::new(false),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            stopping: watch::Sender::new(false),
+            live: Arc::default(),
+            library,
             tokens: Arc::default(),
             openapi: String::new(),
             cluster,
@@ -138,8 +162,24 @@ impl App {
     }
 
     pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
+        *self.stopping.borrow()
     }
+
+    /// True once the gateway was asked to stop.
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
+    }
+
+    /// A place for one more stream.
+    pub fn stream_permit(&self) -> Result<OwnedSemaphorePermit, CallError> {
+        self.streams.clone().try_acquire_owned().map_err(|_| CallError::Overloaded)
+    }
+}
+
+/// Comes back when the gateway is asked to stop.
+pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    // The sender lives as long as the server; should it be gone, that is a stop too.
+    let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
 /// Why a gateway does not start or serve.
@@ -200,20 +240,18 @@ impl Gateway {
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
         let Self { listener, app, .. } = self;
         let drain = app.settings.drain;
-        let (ended, mut ending) = tokio::sync::watch::channel(false);
-        let draining = app.clone();
+        let mut ending = app.stopping();
+        let stopped = app.clone();
         let signal = async move {
             shutdown.await;
-            draining.draining.store(true, Ordering::Relaxed);
-            // Nobody listens any more when the server has failed meanwhile.
-            let _ = ended.send(true);
+            stopped.stopping.send_replace(true);
         };
         tokio::spawn(signal);
         let (front, patience, connections) = (app.front.clone(), app.settings.patience, app.connections.clone());
         tokio::select! {
             () = connection::serve(listener, router(app), front, patience, connections, ending.clone()) => Ok(()),
             () = async {
-                // A dropped sender means that the server is ending by itself.
+                // The sender lives as long as the server.
                 let _ = ending.wait_for(|ended| *ended).await;
                 tokio::time::sleep(drain).await;
             } => {
@@ -239,8 +277,11 @@ fn connections_possible(asked: usize) -> usize {
 
 fn router(app: Arc<App>) -> Router {
     let guarded = Router::new()
-        .route("/mcp", post(everyday).fallback(only_post))
-        .route("/mcp/crux", post(crux).fallback(only_post))
+        .route("/mcp", post(everyday).get(everyday_stream).delete(everyday_end).fallback(only_post))
+        .route("/mcp/crux", post(crux).get(crux_stream).delete(crux_end).fallback(only_post))
+        .route("/mcp/conformance", any(conformance_suite))
+        .route("/sse", get(old_stream))
+        .route("/sse/message", post(old_message).fallback(only_post))
         .route("/v1/tools/crux/{tool}", post(call_tool).fallback(only_post))
         .route("/v1/approvals", get(approvals))
         .route("/v1/receipts/{id}", get(receipt))
@@ -251,6 +292,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/v1/sessions/{id}/observations", post(observe))
         .route("/v1/sessions/{id}/observations/batch", post(observe_batch))
         .route("/v1/output/verify", post(verify_output).fallback(only_post))
+        .route("/v1/events", get(follow_events))
         .route("/v1/openapi.json", get(openapi))
         .layer(middleware::from_fn_with_state(app.clone(), check_doors));
     Router::new()
@@ -271,18 +313,58 @@ async fn check_doors(State(app): State<Arc<App>>, request: Request, next: Next) 
 }
 
 async fn everyday(State(app): State<Arc<App>>, RawQuery(query): RawQuery, request: Request) -> Response<Body> {
-    listed(&app, &app.everyday, query.as_deref(), request).await
+    narrowed(&app, &app.everyday, query.as_deref(), request).await
 }
 
 async fn crux(State(app): State<Arc<App>>, RawQuery(query): RawQuery, request: Request) -> Response<Body> {
-    listed(&app, &app.services.tools, query.as_deref(), request).await
+    narrowed(&app, &app.crux, query.as_deref(), request).await
+}
+
+async fn everyday_stream(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    mcp::get(&app, &app.everyday, &headers).await
+}
+
+async fn crux_stream(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    mcp::get(&app, &app.crux, &headers).await
+}
+
+async fn everyday_end(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    mcp::delete(&app, &app.everyday, &headers).await
+}
+
+async fn crux_end(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    mcp::delete(&app, &app.crux, &headers).await
+}
+
+async fn old_stream(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    mcp::old_sse::open(&app, &app.everyday, &headers).await
+}
+
+async fn old_message(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, request: Request) -> Response<Body> {
+    let session = query.iter().find(|(name, _)| name == "session").map(|(_, value)| value.as_str()).unwrap_or_default();
+    mcp::old_sse::message(&app, &app.everyday, session, request).await
+}
+
+async fn conformance_suite(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    let Some(listing) = &app.conformance else { return nowhere().await };
+    match *request.method() {
+        Method::POST => mcp::post(&app, listing, request).await,
+        Method::GET => mcp::get(&app, listing, request.headers()).await,
+        Method::DELETE => mcp::delete(&app, listing, request.headers()).await,
+        _ => only_post().await,
+    }
+}
+
+async fn follow_events(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    events::events(&app, &query, &headers).await
 }
 
 /// `?groups=facts,punchcards` narrows the list.
-async fn listed(app: &Arc<App>, catalog: &Catalog, query: Option<&str>, request: Request) -> Response<Body> {
+async fn narrowed(app: &Arc<App>, whole: &Arc<Listing>, query: Option<&str>, request: Request) -> Response<Body> {
     let Some(groups) = query.and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("groups="))) else {
-        return mcp::post(app, &Listing { tools: catalog.clone() }, request).await;
+        return mcp::post(app, whole, request).await;
     };
+    let catalog = &whole.tools;
     let groups: Vec<&str> = groups.split([',', '+']).flat_map(|group| group.split("%2C")).filter(|group| !group.is_empty()).collect();
     let known = |group: &&str| catalog.entries().iter().any(|entry| entry.group == *group);
     if let Some(unknown) = groups.iter().find(|group| !known(group)) {
@@ -292,7 +374,7 @@ async fn listed(app: &Arc<App>, catalog: &Catalog, query: Option<&str>, request:
         return edge::problem(StatusCode::BAD_REQUEST, "Bad Request", json!({ "code": -32602, "message": message }));
     }
     let names: Vec<&str> = catalog.entries().iter().filter(|entry| groups.contains(&entry.group)).map(|entry| entry.name).collect();
-    mcp::post(app, &Listing { tools: catalog.only(&names) }, request).await
+    mcp::post(app, &Arc::new(whole.only(catalog.only(&names))), request).await
 }
 
 async fn only_post() -> Response<Body> {

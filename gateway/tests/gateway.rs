@@ -16,7 +16,7 @@ use quorate_domain::flag::{self, SetFlag};
 use quorate_domain::identity::SetWorkGate;
 use quorate_domain::key_ring::AddReceiptKey;
 use quorate_gateway::registry::Catalog;
-use quorate_gateway::{Config, Gateway, profile, schema, tools};
+use quorate_gateway::{Config, Gateway, limit, profile, schema, tools};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -236,6 +236,19 @@ fn schemas_are_flat_and_descriptions_are_short_and_there() {
     assert_eq!(flaws, Vec::<String>::new());
 }
 
+#[tokio::test]
+async fn the_everyday_list_stays_small_enough_to_be_shown_at_every_turn() {
+    let world = world().await;
+    let answer = world.post(&a(), "/mcp", r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#).await;
+    let bytes = answer.text.len();
+    assert!(bytes < limit::EVERYDAY_BYTES_MAX, "{bytes} bytes are about {} tokens", bytes / 4);
+    let listed = answer.json()["result"]["tools"].as_array().unwrap().clone();
+    let names: Vec<&str> = listed.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, profile::EVERYDAY);
+    assert!(names.contains(&"find_tools") && names.contains(&"call_tool"));
+    assert!(listed.iter().all(|tool| tool["outputSchema"]["type"] == "object"), "schemas are short, and whole");
+}
+
 #[test]
 fn the_page_of_tools_names_each_of_them() {
     let page = quorate_gateway::docs();
@@ -362,6 +375,77 @@ async fn hosts_and_origins_of_others_are_turned_away_before_anything_is_read() {
         Origin http://localhost.evil.example.com: 403
     "#]]
     .assert_eq(&told);
+}
+
+// ------------------------------------------------------------------ changes
+
+/// A request whose answer is read as it comes.
+async fn open(address: SocketAddr, caller: &Caller, method: &str, path: &str, body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n");
+    request += &format!("Content-Length: {}\r\nAuthorization: Bearer {}\r\n", body.len(), caller.token.unwrap());
+    for (name, value) in &caller.headers {
+        request += &format!("{name}: {value}\r\n");
+    }
+    stream.write_all(format!("{request}\r\n{body}").as_bytes()).await.unwrap();
+    stream
+}
+
+/// Reads until a text has come; answers all that was read.
+async fn read_until(stream: &mut TcpStream, text: &str) -> String {
+    let mut read = String::new();
+    let whole = async {
+        let mut bytes = [0; 4_096];
+        while !read.contains(text) {
+            let count = stream.read(&mut bytes).await.unwrap();
+            assert_ne!(count, 0, "the stream is over, and `{text}` did not come: {read}");
+            read += std::str::from_utf8(&bytes[..count]).unwrap();
+        }
+    };
+    if tokio::time::timeout(Duration::from_secs(10), whole).await.is_err() {
+        panic!("`{text}` does not come: {read}");
+    }
+    read
+}
+
+#[tokio::test]
+async fn a_reader_whose_place_is_gone_is_told_so_and_can_go_on_from_there() {
+    let world = world().await;
+    let fact = json!({ "entity": "svc:api", "key": "owner", "value": "platform" });
+    world.ok(&a(), "store_fact", fact.clone()).await;
+    let headers = [("Authorization".to_string(), "Bearer token-a".to_string())];
+    let through = world.fake.forget_events();
+    let answer = http(world.address, "GET", "/v1/events?since=0", &headers, "").await;
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (410, Some("COMPACTED")));
+    assert_eq!(answer.json()["data"]["through"], through);
+
+    let mut stream = open(world.address, &a(), "GET", &format!("/v1/events?since={through}"), "").await;
+    read_until(&mut stream, "event: progress").await;
+    world.ok(&a(), "store_fact", fact).await;
+    let read = read_until(&mut stream, "about").await;
+    assert!(read.contains("fact.stored"), "{read}");
+}
+
+#[tokio::test]
+async fn who_watches_a_resource_and_falls_too_far_behind_is_told_that_it_may_have_changed() {
+    let world = world().await;
+    let params = json!({ "notifications": { "resourceSubscriptions": ["quorate://work/w_1"] } });
+    let (caller, message) = stateless("subscriptions/listen", params);
+    let mut stream = open(world.address, &caller, "POST", "/mcp", &message.to_string()).await;
+    read_until(&mut stream, "acknowledged").await;
+    world.ok(&a(), "store_fact", json!({ "entity": "svc:api", "key": "owner", "value": "platform" })).await;
+    world.fake.forget_events();
+    read_until(&mut stream, "notifications/resources/updated").await;
+}
+
+#[tokio::test]
+async fn changes_are_for_a_token_with_their_scope() {
+    let world = world().await;
+    for (token, status) in [("token-a", 400), ("token-bare", 403), ("x", 401)] {
+        let headers = [("Authorization".to_string(), format!("Bearer {token}"))];
+        let answer = http(world.address, "GET", "/v1/events?colour=red", &headers, "").await;
+        assert_eq!(answer.status, status, "{token}: {}", answer.text);
+    }
 }
 
 // ------------------------------------------------------------------ the two eras
@@ -504,7 +588,7 @@ async fn a_stateless_request_is_checked_against_its_headers() {
     assert!(!discovered.headers.contains_key("mcp-session-id"));
     let mut discovered = discovered.json()["result"].clone();
     discovered["instructions"] = "...".into();
-    expect![[r#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"instructions":"...","ttlMs":60000,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"quorate","title":"Quorate","version":"0.1.0"}}}"#]].assert_eq(&discovered.to_string());
+    expect![[r#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"prompts":{},"resources":{"subscribe":true},"completions":{}},"instructions":"...","ttlMs":60000,"cacheScope":"public","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"quorate","title":"Quorate","version":"0.1.0"}}}"#]].assert_eq(&discovered.to_string());
 }
 
 // ------------------------------------------------------------------ bad input
@@ -532,7 +616,7 @@ async fn bad_requests_are_told_apart() {
         ("no method", a(), r#"{"jsonrpc":"2.0","id":1}"#),
         ("an answer of the client", a(), r#"{"jsonrpc":"2.0","id":1,"result":{}}"#),
         ("a notification", a(), r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#),
-        ("an unknown method", a(), r#"{"jsonrpc":"2.0","id":1,"method":"resources/list"}"#),
+        ("an unknown method", a(), r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#),
         ("an unknown tool", a(), r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nope"}}"#),
         ("no tool", a(), r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}"#),
         ("a false cursor", a(), r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"abc"}}"#),
@@ -568,7 +652,7 @@ async fn bad_requests_are_told_apart() {
         no method: 400 error -32600: `method` has to be a string
         an answer of the client: 202
         a notification: 202
-        an unknown method: 200 error -32601: there is no method `resources/list`
+        an unknown method: 200 error -32601: there is no method `roots/list`
         an unknown tool: 200 error -32602: unknown tool: `nope`; `tools/list` shows the names, and `find_tools` more of them
         no tool: 200 error -32602: `tools/call` needs `name`, a string
         a false cursor: 200 error -32602: this `cursor` is none of ours: list from the start, without one

@@ -33,6 +33,8 @@ const WATCHERS_MAX: usize = 4_096;
 const EVENTS_PER_MESSAGE: usize = 256;
 /// Messages that a slow watcher may have waiting; then its reads of the log wait, and nothing is dropped.
 const WATCH_BUFFER: usize = 16;
+/// A watcher that leaves all of them waiting for so long is cut off.
+const WATCH_SLOW: Duration = Duration::from_secs(60);
 /// An idle watcher hears so often how far the state is.
 const WATCH_PROGRESS: Duration = Duration::from_secs(5);
 /// Queries that may read the state at once. They run on threads of their own, since RocksDB blocks.
@@ -332,6 +334,8 @@ async fn feed(
 ) {
     use wire::watch_response::Result as Sent;
     let mut applied = raft.applied();
+    let mut is_first = true;
+    let mut told = Instant::now();
     loop {
         let through = Revision(*applied.borrow_and_update());
         let (state, of) = (Arc::clone(raft.state()), tenant.clone());
@@ -342,8 +346,11 @@ async fn feed(
                 since = events.last().map_or(since, |event| event.revision);
                 Sent::Events(wire::Events { events: events.into_iter().map(on_wire).collect() })
             }
+            // So that a watcher knows at once that its place is still there.
+            Ok(Ok(event::Watched::Events(_))) if is_first => Sent::ProgressRevision(through.0.max(since.0)),
             Ok(Ok(event::Watched::Events(_))) => {
-                let more = tokio::time::timeout(WATCH_PROGRESS, applied.changed()).await;
+                // Counted from the last message: in a busy cluster something is applied all the time.
+                let more = tokio::time::timeout_at((told + WATCH_PROGRESS).into(), applied.changed()).await;
                 match more {
                     Ok(Ok(())) if !to.is_closed() => continue,
                     Err(_) => Sent::ProgressRevision(through.0),
@@ -356,8 +363,12 @@ async fn feed(
             }
             Err(_) => return,
         };
+        (is_first, told) = (false, Instant::now());
         let last = matches!(message, Sent::CompactedThrough(_));
-        if to.send(Ok(wire::WatchResponse { result: Some(message) })).await.is_err() || last {
+        let sent = tokio::time::timeout(WATCH_SLOW, to.send(Ok(wire::WatchResponse { result: Some(message) }))).await;
+        // One that takes nothing would hold its place for good. What it has not got yet it gets when it watches again from the
+        // last revision it has.
+        if !matches!(sent, Ok(Ok(()))) || last {
             return;
         }
     }

@@ -195,14 +195,37 @@ impl Tool for PunchIn {
             expires_at: self.expires_at_unix_ms.map(UnixMs),
             wait_ms: self.wait_ms.filter(|&wait| wait > 0),
         };
-        let start = Instant::now();
-        match cluster.propose(ctx, command).await? {
-            (PunchedIn::Granted { card, renewed, conflict }, revision) => Ok(granted(card, renewed, conflict, revision)),
-            (PunchedIn::Left { resource, holder, .. }, _) => Err(still_held(resource, holder, start)),
-            (PunchedIn::Queued { ticket, holder, held, .. }, revision) => {
-                let place = Place { ticket, holder, held, since: revision, start, end: start + wait };
-                place.wait(ctx, cluster).await
-            }
+        let joining = join(ctx.clone(), cluster.clone(), command, wait);
+        // A caller that can come to queue may go away before it is told of its place. The command goes on without it, and the
+        // place is given up when nobody takes it from there.
+        let joined = match wait.is_zero() {
+            true => joining.await?,
+            false => tokio::spawn(joining).await.map_err(|error| CallError::Fault { detail: error.to_string() })??,
+        };
+        match joined {
+            Joined::Granted(reply) => Ok(*reply),
+            Joined::Queued(place) => place.wait(ctx, cluster).await,
+        }
+    }
+}
+
+/// What came of the first step.
+enum Joined {
+    Granted(Box<Reply<Granted>>),
+    Queued(Box<Place>),
+}
+
+async fn join(ctx: CallContext, cluster: Cluster, command: punchcard::PunchIn, wait: Duration) -> Result<Joined, CallError> {
+    let start = Instant::now();
+    match cluster.propose(&ctx, command).await? {
+        (PunchedIn::Granted { card, renewed, conflict }, revision) => {
+            Ok(Joined::Granted(Box::new(granted(card, renewed, conflict, revision))))
+        }
+        (PunchedIn::Left { resource, holder, .. }, _) => Err(still_held(resource, holder, start)),
+        (PunchedIn::Queued { ticket, holder, held, .. }, revision) => {
+            // A call with a key of its own can be taken up again with the same key; any other loses its place with its caller.
+            let leave = Leave { armed: ctx.idempotency_key.is_none(), ticket: ticket.clone(), ctx, cluster };
+            Ok(Joined::Queued(Box::new(Place { ticket, holder, held, since: revision, start, end: start + wait, leave })))
         }
     }
 }
@@ -224,27 +247,25 @@ struct Place {
     since: Revision,
     start: Instant,
     end: Instant,
+    leave: Leave,
 }
 
 impl Place {
     /// Waits until the card is granted or the time is over. The place is in the state machine, so it outlives leaders and
     /// gateways; only the looking is done here, woken by change events where a node streams them.
-    async fn wait(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Granted>, CallError> {
+    async fn wait(mut self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Granted>, CallError> {
         let caller = ctx.principal()?;
-        // A call with a key of its own can be taken up again with the same key; any other loses its place with its caller.
-        let mut leave =
-            Leave { armed: ctx.idempotency_key.is_none(), ticket: self.ticket.clone(), ctx: ctx.clone(), cluster: cluster.clone() };
         let mut events = cluster.watch(caller, self.since).await;
         loop {
             let look_until = Instant::now() + TICKET_POLL_WATCHED * 4;
             match cluster.read_as(caller, GetTicket { ticket: self.ticket.clone() }, Consistency::Linearizable, look_until).await {
                 Ok((PunchedIn::Granted { card, renewed, conflict }, _)) => {
-                    leave.armed = false;
+                    self.leave.armed = false;
                     let revision = card.fencing_token;
                     return Ok(granted(card, renewed, conflict, revision));
                 }
                 Ok((PunchedIn::Left { resource, holder, .. }, _)) => {
-                    leave.armed = false;
+                    self.leave.armed = false;
                     return Err(still_held(resource, holder, self.start));
                 }
                 Ok((PunchedIn::Queued { .. }, _)) => {}
@@ -269,7 +290,7 @@ impl Place {
                 }
             }
         }
-        leave.armed = false;
+        self.leave.armed = false;
         let ctx = CallContext { deadline: Instant::now() + TICKET_POLL_WATCHED * 10, fencing_token: None, ..ctx.clone() };
         match cluster.propose_step(&ctx, LeaveQueue { ticket: self.ticket }).await? {
             // Granted at the last moment.

@@ -43,6 +43,8 @@ struct World {
     faults: BTreeMap<u64, Fault>,
     /// Every proposal that reached a node: node and request id.
     proposals: Vec<(u64, String)>,
+    /// Events up to here are gone.
+    forgotten: u64,
 }
 
 /// The cluster.
@@ -74,6 +76,7 @@ impl Fake {
             addresses: BTreeMap::new(),
             faults: BTreeMap::new(),
             proposals: Vec::new(),
+            forgotten: 0,
         };
         let signer = Signer::from_hex(RECEIPT_KEY_HEX, "fake").unwrap();
         let fake = Self { world: Arc::new(Mutex::new(world)), signer: Arc::new(signer) };
@@ -123,6 +126,13 @@ impl Fake {
     /// The proposals since the last time this was asked.
     pub fn proposals(&self) -> Vec<(u64, String)> {
         std::mem::take(&mut self.world.lock().unwrap().proposals)
+    }
+
+    /// The events so far are gone, for who watches from before this on; answers the revision.
+    pub fn forget_events(&self) -> u64 {
+        let mut world = self.world.lock().unwrap();
+        world.forgotten = world.revision;
+        world.revision
     }
 
     /// Runs a command as the system.
@@ -257,17 +267,35 @@ impl Cluster for Node {
         self.fault().await;
         let request = request.into_inner();
         let tenant = principal(request.caller).tenant;
-        let stream = futures::stream::unfold((self.fake.clone(), request.since_revision, tenant), |(fake, since, tenant)| async move {
+        let start = (self.fake.clone(), request.since_revision, tenant, true);
+        let stream = futures::stream::unfold(start, |(fake, since, tenant, is_first)| async move {
+            use wire::watch_response::Result as Sent;
+            let answer = |result| Ok(wire::WatchResponse { result: Some(result) });
             loop {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 fake.apply(Body::Tick {});
                 let watched = {
                     let world = fake.world.lock().unwrap();
                     let view = Overlay::with_writes(&Nothing, world.writes.clone());
-                    event::watch(&view, &tenant, Revision(since), 100).unwrap()
+                    match Revision(world.forgotten) {
+                        through if since < through.0 => Watched::Compacted { through },
+                        _ => event::watch(&view, &tenant, Revision(since), 100).unwrap(),
+                    }
                 };
-                let Watched::Events(events) = watched else { return None };
-                let Some(last) = events.last() else { continue };
+                let events = match watched {
+                    Watched::Events(events) => events,
+                    // The next watch from there finds something; this one is over when the client has gone.
+                    Watched::Compacted { through } => {
+                        return Some((answer(Sent::CompactedThrough(through.0)), (fake, since, tenant, false)));
+                    }
+                };
+                let Some(last) = events.last() else {
+                    if is_first {
+                        let revision = fake.world.lock().unwrap().revision;
+                        return Some((answer(Sent::ProgressRevision(revision)), (fake, since, tenant, false)));
+                    }
+                    continue;
+                };
                 let since = last.revision.0;
                 let events = events
                     .into_iter()
@@ -278,8 +306,7 @@ impl Cluster for Node {
                         body: codec::encode(&event.about).into(),
                     })
                     .collect();
-                let response = wire::WatchResponse { result: Some(wire::watch_response::Result::Events(wire::Events { events })) };
-                return Some((Ok(response), (fake, since, tenant)));
+                return Some((answer(Sent::Events(wire::Events { events })), (fake, since, tenant, false)));
             }
         });
         Ok(Response::new(Box::pin(stream)))
