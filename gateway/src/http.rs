@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use quorate_domain::Principal;
 use quorate_domain::approval::{Approval, ListApprovals};
@@ -24,15 +24,9 @@ const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
 /// `POST /v1/tools/crux/{tool}`: the arguments in, the facts out.
 pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let body = match edge::read_body(body).await {
+    let body = match body_of(body).await {
         Ok(body) => body,
-        Err(size) => {
-            let error = CallError::arguments(
-                format!("the request has {size} bytes or more, and the limit is {BODY_BYTES_MAX}"),
-                "Store large content in parts.",
-            );
-            return edge::problem(StatusCode::PAYLOAD_TOO_LARGE, "Content Too Large", error.facts());
-        }
+        Err(refused) => return refused,
     };
     let deadline = Instant::now() + app.settings.call_deadline;
     let caller = match identify(app, &parts.headers, deadline).await {
@@ -66,7 +60,19 @@ pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Re
     }
 }
 
-fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
+/// The whole body, or the answer to one that is too large.
+pub async fn body_of(body: Body) -> Result<Bytes, Response<Body>> {
+    edge::read_body(body).await.map_err(|size| {
+        let error = CallError::arguments(
+            format!("the request has {size} bytes or more, and the limit is {BODY_BYTES_MAX}"),
+            "Store large content in parts.",
+        );
+        edge::problem(StatusCode::PAYLOAD_TOO_LARGE, "Content Too Large", error.facts())
+    })
+}
+
+/// The JSON of a body; none is an empty object.
+pub fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
     if body.is_empty() {
         return Ok(json!({}));
     }
@@ -79,7 +85,8 @@ fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
     serde_json::from_slice(body).map_err(|error| CallError::arguments(format!("the body is no JSON: {error}"), "Send one JSON object."))
 }
 
-async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
+/// Who is calling, or the answer to a token that is not valid.
+pub async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
     let token = match Credential::of(headers) {
         Credential::None => return Ok(None),
         Credential::Malformed => None,
@@ -240,6 +247,17 @@ pub fn openapi(app: &App) -> Value {
             "responses": { "200": { "description": "Approvals", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
         } },
     });
+    for (path, id, summary) in [
+        ("/v1/guard", "guard_edit", "Ask before an edit, and lease what it changes"),
+        ("/v1/hook/claude-code", "hook_claude_code", "The same as an HTTP hook of Claude Code"),
+    ] {
+        paths[path] = json!({ "post": {
+            "operationId": id,
+            "summary": summary,
+            "requestBody": { "required": true, "content": { "application/json": { "schema": { "type": "object" } } } },
+            "responses": { "200": { "description": "The verdict", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
+        } });
+    }
     for entry in app.tools.entries() {
         let mut operation = json!({
             "operationId": entry.name,

@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`config`] and [`server`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
 //! [`mcp`] and [`http`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
-//! reaches the leader), [`auth`] and [`session`] (who is calling), [`profile`], [`docs`], [`metrics`].
+//! reaches the leader), [`auth`] and [`session`] (who is calling), [`hook`] (the edit guard), [`profile`], [`docs`], [`metrics`].
 
 pub mod auth;
 pub mod call;
@@ -14,6 +14,7 @@ pub mod cluster;
 pub mod config;
 pub mod docs;
 pub mod edge;
+pub mod hook;
 pub mod http;
 pub mod limit;
 pub mod mcp;

@@ -15,7 +15,7 @@ use ed25519_dalek::VerifyingKey;
 use quorate_domain::refusal::shown;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::auth::Tokens;
 use crate::call::{CallContext, CallError};
@@ -26,7 +26,7 @@ use crate::mcp::Listing;
 use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
-use crate::{http, mcp, metrics, tools};
+use crate::{hook, http, mcp, metrics, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -84,8 +84,13 @@ impl App {
 
     /// Runs a tool, if there is room for one more call.
     pub async fn call(&self, entry: &Arc<Entry>, arguments: Value, ctx: CallContext) -> Result<Answer, CallError> {
-        let Ok(_permit) = self.calls.try_acquire() else { return Err(CallError::Overloaded) };
+        let _permit = self.permit()?;
         entry.call(arguments, ctx, &self.cluster).await
+    }
+
+    /// Room for one more call, for as long as it is held.
+    pub fn permit(&self) -> Result<SemaphorePermit<'_>, CallError> {
+        self.calls.try_acquire().map_err(|_| CallError::Overloaded)
     }
 
     pub fn is_draining(&self) -> bool {
@@ -176,6 +181,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/mcp/crux", post(crux).fallback(only_post))
         .route("/v1/tools/crux/{tool}", post(call_tool).fallback(only_post))
         .route("/v1/approvals", get(approvals))
+        .route("/v1/guard", post(guard).fallback(only_post))
+        .route("/v1/hook/claude-code", post(hook_claude_code).fallback(only_post))
         .route("/v1/openapi.json", get(openapi))
         .layer(middleware::from_fn_with_state(app.clone(), check_doors));
     Router::new()
@@ -235,6 +242,14 @@ async fn nowhere() -> Response<Body> {
 
 async fn call_tool(State(app): State<Arc<App>>, Path(tool): Path<String>, request: Request) -> Response<Body> {
     http::call_tool(&app, &tool, request).await
+}
+
+async fn guard(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    hook::web::guard(&app, request).await
+}
+
+async fn hook_claude_code(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    hook::web::claude_code(&app, request).await
 }
 
 async fn approvals(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
