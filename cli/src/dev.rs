@@ -94,9 +94,13 @@ impl Dev {
                 }
             })?;
             crew.start_gateway();
-            wait_for_gateway(&deployment.gateway).await
+            let refused = crew.gateway_refused();
+            tokio::select! {
+                ready = wait_for_gateway(&deployment.gateway) => ready,
+                () = refused => Err(gateway_failure(&deployment.gateway)),
+            }
         };
-        let outcome = tokio::select! {
+        let mut outcome = tokio::select! {
             outcome = started => outcome,
             _ = terminate.recv() => Err(Failure::failed("stopped before everything served")),
             _ = interrupt.recv() => Err(Failure::failed("stopped before everything served")),
@@ -104,8 +108,14 @@ impl Dev {
         if outcome.is_ok() {
             self.announce(&deployment, &crew).await;
             let mut look = tokio::time::interval(LOOK_EVERY);
+            let refused = crew.gateway_refused();
+            tokio::pin!(refused);
             loop {
                 tokio::select! {
+                    () = &mut refused => {
+                        outcome = Err(gateway_failure(&deployment.gateway));
+                        break;
+                    }
                     _ = terminate.recv() => break,
                     _ = interrupt.recv() => break,
                     _ = look.tick() => crew.look(),
@@ -293,6 +303,17 @@ fn gateway_config(deployment: &Deployment) -> Result<quorate_gateway::Config, Fa
     })
 }
 
+/// Why the gateway can't run, as far as it shows from here; its own words are in the log.
+fn gateway_failure(address: &str) -> Failure {
+    match TcpListener::bind(address) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Failure::config(format!(
+            "the gateway's address {address} is taken (address in use): end the program that listens there, then run this again"
+        )),
+        Err(error) => Failure::config(format!("the gateway can't listen on {address}: {error}")),
+        Ok(_) => Failure::config("the gateway was refused its start; the line above says why"),
+    }
+}
+
 async fn wait_for_gateway(address: &str) -> Result<(), Failure> {
     let deadline = Instant::now() + START_WITHIN;
     loop {
@@ -360,6 +381,18 @@ impl Crew {
         let arguments =
             vec!["gateway".to_string(), LIFELINE.into(), "--config".into(), self.data.join("gateway.toml").display().to_string()];
         self.gateway = Some(Supervised::start("gateway".into(), self.executable.clone(), arguments));
+    }
+
+    /// Done when the gateway was refused its start, and will not be started again.
+    fn gateway_refused(&self) -> impl Future<Output = ()> + use<> {
+        let pid = self.gateway.as_ref().map(|gateway| gateway.pid.clone());
+        async move {
+            match pid {
+                // The sender lives as long as the one who starts it again.
+                Some(mut pid) => while pid.changed().await.is_ok() {},
+                None => std::future::pending().await,
+            }
+        }
     }
 
     /// Stops all of them at once.

@@ -95,7 +95,11 @@ pub async fn ask(address: &str, secret: Option<&str>) -> Result<StatusResponse, 
     let asked = async {
         let mut client = connect(address, secret).await?;
         let answer = client.status(StatusRequest {}).await;
-        answer.map(tonic::Response::into_inner).map_err(|status| Failure::unavailable(format!("{address}: {}", status.message())))
+        answer.map(tonic::Response::into_inner).map_err(|status| match status.code() {
+            // It answers, and will go on saying no.
+            tonic::Code::Unauthenticated => Failure::config(format!("{address}: {}", status.message())),
+            _ => Failure::unavailable(format!("{address}: {}", status.message())),
+        })
     };
     tokio::time::timeout(ANSWER_WITHIN, asked)
         .await
@@ -114,6 +118,20 @@ async fn ask_all(addresses: &[String], secret: Option<&str>) -> Vec<StatusRespon
         }
     }
     answers
+}
+
+/// Why no node has told anything: a refusal, if one refuses, or that none answers.
+pub async fn silence(nodes: &Nodes) -> Failure {
+    let mut reasons = Vec::new();
+    for address in &nodes.addresses {
+        match ask(address, nodes.cluster_secret.as_deref()).await {
+            Err(failure) if failure.code != crate::exit::UNAVAILABLE => return failure,
+            Err(failure) => reasons.push(failure.message),
+            Ok(_) => {}
+        }
+    }
+    let reasons = if reasons.is_empty() { "it answers now; try again".into() } else { reasons.join("; ") };
+    Failure::unavailable(format!("none of the nodes at {} answers ({reasons})", nodes.addresses.join(", ")))
 }
 
 /// The members of the most advanced node are the ones that count.
@@ -192,7 +210,7 @@ impl Status {
         let nodes = self.target.nodes()?;
         let found = survey(&nodes).await;
         if found.nodes.is_empty() {
-            return Err(Failure::unavailable(format!("none of the nodes at {} answers", nodes.addresses.join(", "))));
+            return Err(silence(&nodes).await);
         }
         let leader = found.leader.map_or("no leader".into(), |leader| format!("node {leader} leads"));
         let mut text = format!("{leader} in term {}\n", found.term);
