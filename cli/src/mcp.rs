@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use quorate_domain::limit::LEASE_WAIT_MS_MAX;
 use quorate_gateway::limit::BODY_BYTES_MAX;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -31,7 +32,9 @@ pub struct Mcp {
     token: Option<String>,
 }
 
-/// How long a request is tried for. Longer than a gateway takes for one call, so that another can still answer.
+/// One attempt at one gateway: a little more than a gateway takes for a call unless it is set otherwise.
+const ATTEMPT_WITHIN: Duration = Duration::from_secs(30);
+/// How long a request is tried for, so that another gateway can still answer after one that hangs.
 const REQUEST_WITHIN: Duration = Duration::from_secs(60);
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Between rounds over all gateways.
@@ -196,16 +199,19 @@ impl Bridge {
     async fn forward(self: Arc<Self>, mut message: Value) {
         give_key(&mut message);
         let id = message.get("id").filter(|_| message.get("method").is_some()).cloned();
-        let deadline = Instant::now() + REQUEST_WITHIN;
+        // What queues for a card takes as long as it has said.
+        let waits = Duration::from_millis(wait_ms(&message));
+        let deadline = Instant::now() + REQUEST_WITHIN + waits;
         let mut why = String::new();
         while Instant::now() < deadline {
             let start = self.first.load(std::sync::atomic::Ordering::Relaxed);
             for turn in 0..self.gateways.len() {
                 let index = (start + turn) % self.gateways.len();
-                match tokio::time::timeout_at(deadline.into(), self.post(&self.gateways[index], &message)).await {
+                let attempt = deadline.min(Instant::now() + ATTEMPT_WITHIN + waits);
+                match tokio::time::timeout_at(attempt.into(), self.post(&self.gateways[index], &message)).await {
                     Ok(Ok(())) => return self.first.store(index, std::sync::atomic::Ordering::Relaxed),
                     Ok(Err(Again(reason))) => why = reason,
-                    Err(_) => why = format!("no answer within {} s", REQUEST_WITHIN.as_secs()),
+                    Err(_) => why = format!("{} did not answer in time", self.gateways[index]),
                 }
             }
             tokio::time::sleep(PAUSE).await;
@@ -290,6 +296,13 @@ impl Bridge {
     }
 }
 
+/// How long a call means to wait, itself or as what `call_tool` calls.
+fn wait_ms(message: &Value) -> u64 {
+    let arguments = &message["params"]["arguments"];
+    let found = [arguments, &arguments["arguments"]].into_iter().find_map(|arguments| arguments["wait_ms"].as_u64());
+    found.unwrap_or(0).min(LEASE_WAIT_MS_MAX)
+}
+
 /// A call that is sent again must not have two effects.
 fn give_key(message: &mut Value) {
     if message["method"] != "tools/call" || message["params"]["arguments"].get("idempotency_key").is_some() {
@@ -342,6 +355,14 @@ mod tests {
             let found: Vec<String> = text.chunks(size).flat_map(|chunk| events.take(chunk)).collect();
             assert_eq!(found, ["{\"a\":\"\u{fc}\"}", "1\n2"]);
         }
+    }
+
+    #[test]
+    fn a_call_that_queues_is_given_the_time_it_asks_for() {
+        let call = |arguments: Value| wait_ms(&json!({"method": "tools/call", "params": {"name": "x", "arguments": arguments}}));
+        assert_eq!(call(json!({"wait_ms": 90_000})), 90_000);
+        assert_eq!(call(json!({"name": "punch_in", "arguments": {"wait_ms": 5}})), 5);
+        assert_eq!((call(json!({"wait_ms": u64::MAX})), call(json!({}))), (LEASE_WAIT_MS_MAX, 0));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tonic::Code;
 use crate::deployment::{Deployment, NodeEntry, Nodes, Target, try_lock};
 use crate::exit::Failure;
 use crate::output;
-use crate::status::{Survey, ask, connect, survey};
+use crate::status::{Survey, ask, connect, silence, survey};
 
 /// Add the fresh node that runs at an address, as a learner.
 ///
@@ -179,6 +179,7 @@ async fn with_leader(nodes: &Nodes) -> Result<Survey, Failure> {
     let found = survey(nodes).await;
     match found.leader {
         Some(_) => Ok(found),
+        None if found.nodes.is_empty() => Err(silence(nodes).await),
         None => Err(Failure::unavailable("there is no leader now; try again in a few seconds. Nothing was changed")),
     }
 }

@@ -56,7 +56,7 @@ class Shell(unittest.TestCase):
 
     def test_a_wrong_cluster_secret_is_called_that(self):
         nodes = ",".join(node["grpc"] for node in self.deployment.info["nodes"])
-        for words in (("status",), ("token", "create", "--passport", "x")):
+        for words in (("status",), ("transfer", 1), ("remove", 3, "--dry-run"), ("token", "create", "--passport", "x")):
             done = quorate(*words, "--nodes", nodes, "--cluster-secret", "wrong", "--json")
             self.assertNotEqual(done.returncode, 0)
             self.assertIn("secret", json.loads(done.stdout)["error"])
