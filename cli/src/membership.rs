@@ -16,7 +16,7 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::deployment::{Deployment, NodeEntry, Nodes, Target, try_lock};
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::output;
 use crate::status::{Survey, ask, connect, silence, survey};
 
@@ -108,6 +108,12 @@ async fn change(nodes: &Nodes, change: Change, dry_run: bool) -> Result<Result<b
             Some(address) => Some(address),
             None => {
                 let found = survey(nodes).await;
+                if found.nodes.is_empty() {
+                    let silence = silence(nodes).await;
+                    if silence.code != exit::UNAVAILABLE {
+                        return Err(silence);
+                    }
+                }
                 found.leader.and_then(|leader| found.grpc_of(leader))
             }
         };

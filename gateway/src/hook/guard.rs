@@ -5,6 +5,7 @@
 //! it holds one that lasts long enough. The lease is marked with the session, and given back when the session ends; a lease
 //! that the agent took itself is renewed and never given back here.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -30,7 +31,7 @@ const LEASE_MS: u64 = 10 * 60 * 1_000;
 const NAMES_MAX: usize = 256;
 /// Calls to the cluster at a time.
 const AT_ONCE: usize = 32;
-/// Held cards that a session is told of at its start; more are counted.
+/// Cards of others that one answer tells of; that there are more is said.
 const TOLD: usize = 10;
 /// Pages of cards that the end of a session looks through.
 const PAGES_MAX: usize = 20;
@@ -148,9 +149,9 @@ impl Guard {
 
     async fn before(&self, ctx: &CallContext, cluster: &Cluster) -> Result<Verdict, CallError> {
         let checked = self.checked(ctx, cluster).await?;
-        let held: Vec<String> = checked.iter().filter(|found| found.held_by_other).map(told).collect();
+        let held = told(&checked);
         if checked.iter().any(|found| found.held_by_other && found.enforce) {
-            return Ok(Verdict::deny(format!("{} Nothing was changed.", held.join(" "))));
+            return Ok(Verdict::deny(format!("{held} Nothing was changed.")));
         }
         let mut leases = Vec::new();
         if self.passport.is_none() && ctx.principal()?.may(TAKE) {
@@ -170,8 +171,7 @@ impl Guard {
                 }
             }
         }
-        let verdict =
-            if held.is_empty() { Verdict::allow() } else { Verdict::warn(format!("Punchcards are advisory here. {}", held.join(" "))) };
+        let verdict = if held.is_empty() { Verdict::allow() } else { Verdict::warn(format!("Punchcards are advisory here. {held}")) };
         Ok(Verdict { leases, ..verdict })
     }
 
@@ -211,7 +211,7 @@ impl Guard {
     /// The edit is done: what the caller holds is renewed, and what another holds is told, since it can't be undone here.
     async fn after(&self, ctx: &CallContext, cluster: &Cluster) -> Result<Verdict, CallError> {
         let checked = self.checked(ctx, cluster).await?;
-        let held: Vec<String> = checked.iter().filter(|found| found.held_by_other).map(told).collect();
+        let held = told(&checked);
         let mut leases = Vec::new();
         if ctx.principal()?.may(TAKE) {
             for found in checked[..self.take.len()].iter().filter(|found| !found.held_by_other && found.card.is_some()) {
@@ -220,10 +220,7 @@ impl Guard {
         }
         let verdict = match held.is_empty() {
             true => Verdict::allow(),
-            false => Verdict::warn(format!(
-                "You have changed what another holds: {} Undo your change, or settle it with the holder.",
-                held.join(" ")
-            )),
+            false => Verdict::warn(format!("You have changed what another holds: {held} Undo your change, or settle it with the holder.")),
         };
         Ok(Verdict { leases, ..verdict })
     }
@@ -244,13 +241,8 @@ impl Guard {
         if !others.is_empty() {
             let told = others.iter().take(TOLD).map(|card| format!("`{}` by `{}`", shown(&card.resource), shown(&card.holder)));
             text += &format!(" Held by others now: {}", told.collect::<Vec<_>>().join(", "));
-            let more =
-                if found.next_cursor.is_some() { "and more".into() } else { format!("and {} more", others.len().saturating_sub(TOLD)) };
-            text += &if others.len() > TOLD || found.next_cursor.is_some() {
-                format!(", {more}; `list_punchcards` shows all.")
-            } else {
-                ".".into()
-            };
+            let is_all = others.len() <= TOLD && found.next_cursor.is_none();
+            text += if is_all { "." } else { " and more; `list_punchcards` shows all." };
         }
         Ok(Verdict::warn(text))
     }
@@ -294,9 +286,20 @@ impl Guard {
     }
 }
 
-/// Who holds what for how long, and what to do about it.
-fn told(found: &PunchcardChecked) -> String {
-    let Some(card) = &found.card else { return String::new() };
+/// Who else holds what for how long, and what to do about it. One card is told once, whatever names led to it.
+fn told(checked: &[PunchcardChecked]) -> String {
+    let mut cards: Vec<(&PunchcardChecked, &Punchcard)> =
+        checked.iter().filter(|found| found.held_by_other).filter_map(|found| Some((found, found.card.as_ref()?))).collect();
+    let mut seen = BTreeSet::new();
+    cards.retain(|(_, card)| seen.insert(&card.id));
+    let mut text: Vec<String> = cards.iter().take(TOLD).map(|(found, card)| told_of(found, card)).collect();
+    if cards.len() > TOLD {
+        text.push(format!("Others hold {} more of what this changes.", cards.len() - TOLD));
+    }
+    text.join(" ")
+}
+
+fn told_of(found: &PunchcardChecked, card: &Punchcard) -> String {
     let refusal = Refusal::Held {
         resource: found.resource.clone(),
         held: card.resource.clone(),
