@@ -15,7 +15,7 @@ mod settings;
 pub use commit::range;
 pub use settings::{base, token_in_file};
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -112,10 +112,11 @@ impl Run {
             }
         };
         let answer = host.answer(moment, &verdict);
+        // A host that has closed an output still reads the exit code.
         if !answer.stdout.is_empty() {
-            println!("{}", answer.stdout);
+            let _ = writeln!(std::io::stdout(), "{}", answer.stdout);
         }
-        eprint!("{}", answer.stderr);
+        let _ = write!(std::io::stderr(), "{}", answer.stderr);
         ExitCode::from(answer.exit_code)
     }
 }
