@@ -36,7 +36,20 @@ pub async fn try_propose<C: CommandKind>(nodes: &Nodes, command: C) -> Result<C:
     match cluster.propose_for(&identity::system(), command, Instant::now() + DEADLINE).await {
         Ok((output, _)) => Ok(output),
         Err(CallError::Refused(refusal)) => Err(Declined::Refused(refusal)),
-        Err(error) => Err(Declined::Undecided(error.text())),
+        Err(error) => Err(Declined::Undecided(undecided(&error, &cluster.view().problems))),
+    }
+}
+
+/// Why nobody decided, for a person at a shell: no word of keys that only programs send.
+fn undecided(error: &CallError, problems: &[String]) -> String {
+    if let Some(problem) = problems.iter().find(|problem| problem.ends_with("cluster_secret")) {
+        return format!("the nodes refuse this cluster secret ({problem}). Nothing was written. Give the cluster's with --cluster-secret");
+    }
+    match error {
+        CallError::Unknown { .. } => {
+            format!("{error}. It may have been done all the same: look with `quorate status` whether there is a leader, then run it again.")
+        }
+        error => error.text(),
     }
 }
 
@@ -54,4 +67,18 @@ pub async fn read<Q: QueryKind>(nodes: &Nodes, query: Q) -> Result<Q::Output, Fa
 /// The same as [`try_propose`], with a refusal as the verb's failure.
 pub async fn propose<C: CommandKind>(nodes: &Nodes, command: C) -> Result<C::Output, Failure> {
     Ok(try_propose(nodes, command).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_is_told_what_a_person_can_do() {
+        let unknown = CallError::Unknown { detail: "no quorum".into(), retry_after_ms: 1_000 };
+        let text = undecided(&unknown, &[]);
+        assert!(text.contains("quorate status") && !text.contains("idempotency_key"), "{text}");
+        let text = undecided(&unknown, &["127.0.0.1:1: cluster_secret".into()]);
+        assert!(text.contains("--cluster-secret"), "{text}");
+    }
 }

@@ -106,9 +106,13 @@ impl Dev {
                 }
             })?;
             crew.start_gateway(self.conformance);
-            wait_for_gateway(&deployment, &data).await
+            let refused = crew.gateway_refused();
+            tokio::select! {
+                ready = wait_for_gateway(&deployment, &data) => ready,
+                () = refused => Err(gateway_failure(&deployment.gateway)),
+            }
         };
-        let outcome = tokio::select! {
+        let mut outcome = tokio::select! {
             outcome = started => outcome,
             _ = terminate.recv() => Err(Failure::failed("stopped before everything served")),
             _ = interrupt.recv() => Err(Failure::failed("stopped before everything served")),
@@ -116,8 +120,14 @@ impl Dev {
         if outcome.is_ok() {
             self.announce(&deployment, &crew).await;
             let mut look = tokio::time::interval(LOOK_EVERY);
+            let refused = crew.gateway_refused();
+            tokio::pin!(refused);
             loop {
                 tokio::select! {
+                    () = &mut refused => {
+                        outcome = Err(gateway_failure(&deployment.gateway));
+                        break;
+                    }
                     _ = terminate.recv() => break,
                     _ = interrupt.recv() => break,
                     _ = look.tick() => crew.look(),
@@ -349,6 +359,17 @@ fn gateway_config(data: &Path, deployment: &Deployment) -> Result<quorate_gatewa
     })
 }
 
+/// Why the gateway can't run, as far as it shows from here; its own words are in the log.
+fn gateway_failure(address: &str) -> Failure {
+    match TcpListener::bind(address) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Failure::config(format!(
+            "the gateway's address {address} is taken (address in use): end the program that listens there, then run this again"
+        )),
+        Err(error) => Failure::config(format!("the gateway can't listen on {address}: {error}")),
+        Ok(_) => Failure::config("the gateway was refused its start; the line above says why"),
+    }
+}
+
 async fn wait_for_gateway(deployment: &Deployment, data: &Path) -> Result<(), Failure> {
     let deadline = Instant::now() + START_WITHIN;
     let url = deployment.url();
@@ -421,6 +442,18 @@ impl Crew {
             arguments.push("--conformance".into());
         }
         self.gateway = Some(Supervised::start("gateway".into(), self.executable.clone(), arguments));
+    }
+
+    /// Done when the gateway was refused its start, and will not be started again.
+    fn gateway_refused(&self) -> impl Future<Output = ()> + use<> {
+        let pid = self.gateway.as_ref().map(|gateway| gateway.pid.clone());
+        async move {
+            match pid {
+                // The sender lives as long as the one who starts it again.
+                Some(mut pid) => while pid.changed().await.is_ok() {},
+                None => std::future::pending().await,
+            }
+        }
     }
 
     /// Stops all of them at once.

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 pub struct Failure {
     pub code: u8,
     pub message: String,
+    /// What a program needs besides: `code`, `retryable`, `wrote` and `data` of a gateway's error.
+    pub facts: serde_json::Map<String, serde_json::Value>,
 }
 
 /// Refused by a rule, or failed for a reason that trying again won't change.
@@ -15,14 +17,19 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Nobody answered, or there is no leader now.
 pub const UNAVAILABLE: u8 = 3;
-/// A node's engine stopped (sysexits' EX_SOFTWARE): look at its log before starting it again.
+/// A node's engine or a gateway stopped (sysexits' EX_SOFTWARE): look at its log before starting it again.
 pub const ENGINE_STOPPED: u8 = 70;
-/// A node's data directory or configuration was refused (sysexits' EX_CONFIG): starting it again can't help.
+/// A data directory, an address or the configuration was refused (sysexits' EX_CONFIG): starting it again can't help.
 pub const CONFIG: u8 = 78;
 
 impl Failure {
     pub fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), facts: serde_json::Map::new() }
+    }
+
+    pub fn with_facts(mut self, facts: impl IntoIterator<Item = (String, serde_json::Value)>) -> Self {
+        self.facts.extend(facts);
+        self
     }
 
     pub fn failed(message: impl Into<String>) -> Self {
@@ -42,6 +49,31 @@ impl Failure {
     }
 }
 
+impl Failure {
+    fn json(&self) -> serde_json::Value {
+        let mut json = serde_json::json!({"ok": false, "error": self.message, "exit_code": self.code});
+        if let Some(json) = json.as_object_mut() {
+            json.extend(self.facts.clone());
+        }
+        json
+    }
+}
+
+/// A command line that clap refuses, said like any other failure: with `--json` also as JSON.
+pub fn usage(error: &clap::Error, arguments: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
+    // Help and the version are no failures, and clap knows where they go.
+    let said = error.print();
+    if error.use_stderr() && arguments.into_iter().any(|argument| argument == "--json") {
+        let text = error.to_string();
+        let message = text.trim().strip_prefix("error: ").unwrap_or(text.trim());
+        println!("{}", Failure::usage(message).json());
+    }
+    match said {
+        Ok(()) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE)),
+        Err(_) => ExitCode::from(FAILED),
+    }
+}
+
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Self::failed(format!("{error:#}"))
@@ -56,7 +88,19 @@ pub fn report(failure: Failure, json: bool) -> ExitCode {
     }
     eprintln!("quorate: {}", failure.message);
     if json {
-        println!("{}", serde_json::json!({"ok": false, "error": failure.message, "exit_code": failure.code}));
+        println!("{}", failure.json());
     }
     ExitCode::from(failure.code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_of_a_failure_holds_what_a_program_acts_on() {
+        let facts = [("code".to_string(), "HELD".into()), ("retryable".to_string(), true.into())];
+        let json = Failure::failed("held").with_facts(facts).json();
+        assert_eq!(json, serde_json::json!({"ok": false, "error": "held", "exit_code": 1, "code": "HELD", "retryable": true}));
+    }
 }

@@ -5,17 +5,22 @@
 //! is one JSON object; diagnostics go to standard error.
 
 mod admin;
+mod approve;
 mod backup;
 mod cert;
 mod config;
+mod connect;
 mod deployment;
 mod dev;
 mod doctor;
 mod exit;
 mod force;
 mod founding;
+mod guard;
+mod hook;
 mod http;
 mod key;
+mod mcp;
 mod membership;
 mod output;
 mod receipt;
@@ -28,7 +33,7 @@ mod tool;
 mod transfer;
 mod verify;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Memory and coordination for teams of AI agents: facts, leases, approvals, receipts and sessions, replicated by Raft.
 ///
@@ -52,9 +57,11 @@ Examples:
   quorate doctor                                  what is wrong, and what to do about it
   quorate token create --passport ci --tenant default
   quorate cert ca --cluster acme                  then cert node, gateway, operator; docs/security.md has all steps
+  quorate connect claude-code --write             its configuration, with the edit guard
+  quorate guard install                           the same guard before commits and pushes
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 unreachable or no leader, 70 a node's engine stopped,
-78 a node's data directory or configuration was refused.";
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 unreachable or no leader, 70 a node's engine or a gateway
+stopped, 78 a data directory, an address or the configuration was refused. A hook ends with 2 to say no.";
 
 #[derive(Subcommand)]
 enum Verb {
@@ -106,11 +113,42 @@ enum Verb {
     /// Call any tool from the shell
     #[command(subcommand)]
     Tool(tool::Tool),
+    /// See what waits for a decision, what became of it, and decide
+    #[command(subcommand)]
+    Approve(approve::Approve),
+    /// Bridge MCP on standard input and output to a gateway
+    Mcp(mcp::Mcp),
+    /// Connect an agent's client: print or write its configuration, with the edit guard
+    Connect(connect::Connect),
+    /// Print a script that completes verbs and flags in a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Put the edit guard into git's hooks, or check a range of commits
+    #[command(subcommand)]
+    Guard(guard::Guard),
+    /// Guard edits: what hosts of agents, and git, run around a change of a file
+    #[command(subcommand)]
+    Hook(hook::Hook),
 }
 
 fn main() -> std::process::ExitCode {
-    let cli = Cli::parse();
+    let start = std::time::Instant::now();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage(&error, std::env::args_os()),
+    };
     quorate_link::install_crypto();
+    if let Verb::Hook(verb) = cli.verb {
+        // A host waits for it before every edit, so it does without what the others start with.
+        return verb.run(start);
+    }
+    if let Verb::Guard(verb) = cli.verb {
+        // It asks from one thread, like a hook.
+        let json = verb.json();
+        return verb.run().map_or_else(|failure| exit::report(failure, json), |()| std::process::ExitCode::SUCCESS);
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::report(exit::Failure::failed(format!("cannot start the runtime: {error}")), false),
@@ -138,6 +176,14 @@ fn main() -> std::process::ExitCode {
             Verb::Receipt(verb) => (verb.json(), verb.run().await),
             Verb::Verify(verb) => (verb.json, verb.run()),
             Verb::Tool(verb) => (verb.json(), verb.run().await),
+            Verb::Approve(verb) => (verb.json(), verb.run().await),
+            Verb::Mcp(verb) => (false, verb.run().await),
+            Verb::Completions { shell } => {
+                clap_complete::generate(shell, &mut Cli::command(), "quorate", &mut std::io::stdout());
+                (false, Ok(()))
+            }
+            Verb::Connect(verb) => (verb.json, verb.run()),
+            Verb::Hook(_) | Verb::Guard(_) => unreachable!("they have run and returned above"),
         }
     });
     // A task that hangs must not keep a stopped process alive.

@@ -16,9 +16,9 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::deployment::{Deployment, NodeEntry, Nodes, Target, try_lock};
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::output;
-use crate::status::{Survey, ask, connect, survey};
+use crate::status::{Survey, ask, connect, silence, survey};
 
 /// Add the fresh node that runs at an address, as a learner.
 ///
@@ -108,6 +108,12 @@ async fn change(nodes: &Nodes, change: Change, dry_run: bool) -> Result<Result<b
             Some(address) => Some(address),
             None => {
                 let found = survey(nodes).await;
+                if found.nodes.is_empty() {
+                    let silence = silence(nodes).await;
+                    if silence.code != exit::UNAVAILABLE {
+                        return Err(silence);
+                    }
+                }
                 found.leader.and_then(|leader| found.grpc_of(leader))
             }
         };
@@ -179,6 +185,7 @@ async fn with_leader(nodes: &Nodes) -> Result<Survey, Failure> {
     let found = survey(nodes).await;
     match found.leader {
         Some(_) => Ok(found),
+        None if found.nodes.is_empty() => Err(silence(nodes).await),
         None => Err(Failure::unavailable("there is no leader now; try again in a few seconds. Nothing was changed")),
     }
 }

@@ -1,6 +1,8 @@
 //! `quorate node` and `quorate gateway`: the two long-running processes.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use quorate_gateway::ServeError;
@@ -157,6 +159,22 @@ async fn asked_to_stop(on_stdin_close: bool) {
     }
 }
 
+/// The one before may still be letting go of its address; whoever has it after that keeps it.
+async fn listen(config: quorate_gateway::Config) -> Result<quorate_gateway::Gateway, ServeError> {
+    let start = Instant::now();
+    loop {
+        match quorate_gateway::Gateway::bind(config.clone()).await {
+            Err(ServeError::Listen { source, .. }) if source.kind() == ErrorKind::AddrInUse && start.elapsed() < ADDRESS_WITHIN => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            bound => return bound,
+        }
+    }
+}
+
+/// How long an address may be in use by a gateway that is about to end.
+const ADDRESS_WITHIN: Duration = Duration::from_secs(5);
+
 impl Node {
     pub async fn run(self) -> Result<(), Failure> {
         log_to_stderr();
@@ -176,9 +194,13 @@ impl Gateway {
         let file = self.data.map(|data| data.join("gateway.toml")).or(self.config);
         let config: quorate_gateway::Config = config::read(file.as_deref(), "QUORATE_GATEWAY_", &self.flags)?;
         let stop = asked_to_stop(config.stop_on_stdin_close);
-        quorate_gateway::serve(config, stop).await.map_err(|error| match error {
-            // A port that is taken now may be free at the next start.
-            ServeError::Listen { .. } => Failure::new(exit::ENGINE_STOPPED, error.to_string()),
+        let serve = async { listen(config).await?.serve(stop).await };
+        serve.await.map_err(|error| match error {
+            // Whoever has it will not let go of it because we try again.
+            ServeError::Listen { address, source } if source.kind() == ErrorKind::AddrInUse => {
+                Failure::config(format!("cannot listen on {address}: address in use"))
+            }
+            ServeError::Listen { address, source } => Failure::config(format!("cannot listen on {address}: {source}")),
             _ => Failure::config(error.to_string()),
         })
     }

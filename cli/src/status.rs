@@ -98,7 +98,11 @@ pub async fn ask(address: &str, nodes: &Nodes) -> Result<StatusResponse, Failure
     let asked = async {
         let mut client = connect(address, nodes).await?;
         let answer = client.status(StatusRequest {}).await;
-        answer.map(tonic::Response::into_inner).map_err(|status| Failure::unavailable(format!("{address}: {}", reason(&status))))
+        answer.map(tonic::Response::into_inner).map_err(|status| match status.code() {
+            // It answers, and will go on saying no.
+            tonic::Code::Unauthenticated | tonic::Code::PermissionDenied => Failure::config(format!("{address}: {}", reason(&status))),
+            _ => Failure::unavailable(format!("{address}: {}", reason(&status))),
+        })
     };
     tokio::time::timeout(ANSWER_WITHIN, asked)
         .await
@@ -117,6 +121,20 @@ async fn ask_all(addresses: &[String], nodes: &Nodes) -> Vec<StatusResponse> {
         }
     }
     answers
+}
+
+/// Why no node has told anything: a refusal, if one refuses, or that none answers.
+pub async fn silence(nodes: &Nodes) -> Failure {
+    let mut reasons = Vec::new();
+    for address in &nodes.addresses {
+        match ask(address, nodes).await {
+            Err(failure) if failure.code != crate::exit::UNAVAILABLE => return failure,
+            Err(failure) => reasons.push(failure.message),
+            Ok(_) => {}
+        }
+    }
+    let reasons = if reasons.is_empty() { "it answers now; try again".into() } else { reasons.join("; ") };
+    Failure::unavailable(format!("none of the nodes at {} answers ({reasons})", nodes.addresses.join(", ")))
 }
 
 /// The members of the most advanced node are the ones that count.
@@ -194,8 +212,7 @@ impl Status {
         let nodes = self.target.nodes()?;
         let found = survey(&nodes).await;
         if found.nodes.is_empty() {
-            let why = ask(&nodes.addresses[0], &nodes).await.err().map(|failure| format!(": {}", failure.message)).unwrap_or_default();
-            return Err(Failure::unavailable(format!("none of the nodes at {} answers{why}", nodes.addresses.join(", "))));
+            return Err(silence(&nodes).await);
         }
         let leader = found.leader.map_or("no leader".into(), |leader| format!("node {leader} leads"));
         let mut text = format!("{leader} in term {}\n", found.term);

@@ -45,7 +45,7 @@ pub struct Door {
 pub struct Call {
     /// Name of the tool, such as store_fact
     tool: String,
-    /// Arguments as NAME=VALUE; a value that is JSON is taken as JSON, any other as text
+    /// Arguments as NAME=VALUE, typed by the tool's schema: text is taken as it stands, numbers, lists and objects as JSON
     #[arg(value_name = "NAME=VALUE")]
     arguments: Vec<String>,
     /// All arguments as one JSON object; NAME=VALUE pairs are added to it
@@ -92,7 +92,7 @@ impl Door {
             _ => Deployment::load(&self.data)?,
         };
         let url = match (&self.url, &deployment) {
-            (Some(url), _) => url.trim_end_matches('/').to_string(),
+            (Some(url), _) => crate::hook::base(url),
             (None, Some(deployment)) => deployment.url(),
             (None, None) => {
                 return Err(Failure::usage(format!(
@@ -119,15 +119,22 @@ impl Door {
     }
 }
 
-/// A value that parses as JSON is JSON; anything else is text, so that `value=hello world` needs no quotes inside quotes.
-fn arguments(object: Option<&str>, pairs: &[String]) -> Result<Map<String, Value>, Failure> {
+/// Arguments from the command line. What the tool's schema calls a string is text as it stands, so that `value=8080` and
+/// `value=true` are; for anything else, and for tools that this version does not know, a value that is JSON is JSON, and any
+/// other is text, which the gateway then judges.
+fn arguments(tool: &str, object: Option<&str>, pairs: &[String]) -> Result<Map<String, Value>, Failure> {
+    let known = quorate_gateway::tools::crux().and_all(&quorate_gateway::profile::about_tools());
+    let properties = known.find(tool).map(|entry| &entry.input["properties"]);
+    let is_text = |name: &str| properties.is_some_and(|properties| properties[name]["type"] == "string");
     let mut arguments = match object {
         None => Map::new(),
         Some(text) => serde_json::from_str(text).map_err(|error| Failure::usage(format!("--args is no JSON object: {error}")))?,
     };
     for pair in pairs {
         let (name, value) = pair.split_once('=').ok_or_else(|| Failure::usage(format!("`{pair}` is not of the form NAME=VALUE")))?;
-        arguments.insert(name.into(), serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into())));
+        let text = || Value::String(value.into());
+        let value = if is_text(name) { text() } else { serde_json::from_str(value).unwrap_or_else(|_| text()) };
+        arguments.insert(name.into(), value);
     }
     Ok(arguments)
 }
@@ -139,7 +146,7 @@ impl Door {
         let mut url = reqwest::Url::parse(&base).map_err(|error| Failure::usage(format!("--url {base}: {error}")))?;
         url.path_segments_mut().map_err(|()| Failure::usage(format!("--url {base} is no HTTP address")))?.pop_if_empty().extend(path);
         let request = client.get(format!("{url}{query}"));
-        let (status, text) = fetch(request, token).await?;
+        let (status, text) = text_of(request, token).await?;
         match (200..300).contains(&status) {
             true => Ok(text),
             false => Err(refused(status, &json_of(status, &text)?)),
@@ -150,7 +157,9 @@ impl Door {
 /// The failure that a problem document tells.
 fn refused(status: u16, answer: &Value) -> Failure {
     let text = answer["detail"].as_str().or(answer["title"].as_str()).map_or_else(|| answer.to_string(), str::to_string);
-    Failure::new(if status == 503 || status == 504 { crate::exit::UNAVAILABLE } else { crate::exit::FAILED }, text)
+    let exit = if status == 503 || status == 504 { crate::exit::UNAVAILABLE } else { crate::exit::FAILED };
+    let facts = ["code", "retryable", "wrote", "data"].into_iter().filter_map(|name| Some((name.to_string(), answer.get(name)?.clone())));
+    Failure::new(exit, text).with_facts(facts)
 }
 
 fn json_of(status: u16, text: &str) -> Result<Value, Failure> {
@@ -158,11 +167,11 @@ fn json_of(status: u16, text: &str) -> Result<Value, Failure> {
 }
 
 async fn send(request: reqwest::RequestBuilder, token: Option<String>) -> Result<(u16, Value), Failure> {
-    let (status, text) = fetch(request, token).await?;
+    let (status, text) = text_of(request, token).await?;
     Ok((status, json_of(status, &text)?))
 }
 
-async fn fetch(request: reqwest::RequestBuilder, token: Option<String>) -> Result<(u16, String), Failure> {
+async fn text_of(request: reqwest::RequestBuilder, token: Option<String>) -> Result<(u16, String), Failure> {
     let request = match token {
         Some(token) => request.bearer_auth(token),
         None => request,
@@ -173,17 +182,30 @@ async fn fetch(request: reqwest::RequestBuilder, token: Option<String>) -> Resul
     Ok((status, text))
 }
 
+/// Calls a tool.
+pub async fn call(door: &Door, catalog: &str, tool: &str, arguments: &Map<String, Value>) -> Result<Value, Failure> {
+    let (client, url, token) = door.open()?;
+    let request = client.post(format!("{url}/v1/tools/{catalog}/{tool}")).json(arguments);
+    good(send(request, token).await?)
+}
+
+/// The JSON behind a path of the gateway.
+pub async fn fetch(door: &Door, path: &str, query: &[(&str, String)]) -> Result<Value, Failure> {
+    let (client, url, token) = door.open()?;
+    good(send(client.get(format!("{url}{path}")).query(query), token).await?)
+}
+
+/// The answer, or the failure that it tells.
+fn good((status, answer): (u16, Value)) -> Result<Value, Failure> {
+    if (200..300).contains(&status) { Ok(answer) } else { Err(refused(status, &answer)) }
+}
+
 impl Call {
     async fn run(self) -> Result<(), Failure> {
-        let arguments = arguments(self.args.as_deref(), &self.arguments)?;
-        let (client, url, token) = self.door.open()?;
-        let request = client.post(format!("{url}/v1/tools/{}/{}", self.catalog, self.tool)).json(&arguments);
-        let (status, answer) = send(request, token).await?;
-        if (200..300).contains(&status) {
-            println!("{}", if self.door.json { answer.to_string() } else { format!("{answer:#}") });
-            return Ok(());
-        }
-        Err(refused(status, &answer))
+        let arguments = arguments(&self.tool, self.args.as_deref(), &self.arguments)?;
+        let answer = call(&self.door, &self.catalog, &self.tool, &arguments).await?;
+        println!("{}", if self.door.json { answer.to_string() } else { format!("{answer:#}") });
+        Ok(())
     }
 }
 
@@ -217,15 +239,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_that_is_json_is_json_and_any_other_is_text() {
-        let pairs = ["n=3", "flag=true", "text=hello world", "quoted=\"3\"", "with=a=b"].map(String::from);
-        let found = arguments(Some(r#"{"base": 1}"#), &pairs).expect("well-formed");
-        let wanted = json!({"base": 1, "n": 3, "flag": true, "text": "hello world", "quoted": "3", "with": "a=b"});
+    fn a_value_has_the_type_that_the_tool_s_schema_gives_it() {
+        let pairs =
+            ["entity=8080", "key=true", "value={\"a\": 1}", "confidence=0.5", "supersedes=[\"f1\"]", "private=false"].map(String::from);
+        let found = arguments("store_fact", Some(r#"{"horizon_class": "stable"}"#), &pairs).expect("well-formed");
+        let wanted = json!({"horizon_class": "stable", "entity": "8080", "key": "true", "value": "{\"a\": 1}", "confidence": 0.5,
+            "supersedes": ["f1"], "private": false});
         assert_eq!(Value::Object(found), wanted);
     }
 
     #[test]
+    fn of_a_tool_that_is_not_known_here_a_value_that_is_json_is_json() {
+        let pairs = ["n=3", "text=hello world", "with=a=b"].map(String::from);
+        let found = arguments("later_tool", None, &pairs).expect("well-formed");
+        assert_eq!(Value::Object(found), json!({"n": 3, "text": "hello world", "with": "a=b"}));
+    }
+
+    #[test]
+    fn an_error_s_code_and_retryable_reach_the_caller() {
+        let answer = json!({"type": "about:blank", "status": 409, "detail": "held", "code": "HELD", "retryable": true, "wrote": "no"});
+        let failure = good((409, answer)).expect_err("refused");
+        assert_eq!((failure.code, failure.message.as_str()), (crate::exit::FAILED, "held"));
+        assert_eq!(Value::Object(failure.facts), json!({"code": "HELD", "retryable": true, "wrote": "no"}));
+    }
+
+    #[test]
     fn a_pair_without_a_value_is_wrong_usage() {
-        assert_eq!(arguments(None, &["lonely".into()]).expect_err("no =").code, crate::exit::USAGE);
+        assert_eq!(arguments("store_fact", None, &["lonely".into()]).expect_err("no =").code, crate::exit::USAGE);
     }
 }

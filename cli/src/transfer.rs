@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::deployment::Target;
 use crate::exit::Failure;
 use crate::output;
-use crate::status::{Client, connect, survey};
+use crate::status::{Client, connect, silence, survey};
 
 /// Hand leadership to another voter.
 #[derive(Args)]
@@ -30,6 +30,9 @@ impl Transfer {
     pub async fn run(self) -> Result<(), Failure> {
         let nodes = self.target.nodes()?;
         let before = survey(&nodes).await;
+        if before.nodes.is_empty() {
+            return Err(silence(&nodes).await);
+        }
         let Some(leader) = before.leader else { return Err(Failure::unavailable("there is no leader now; try again in a few seconds")) };
         if !before.nodes.iter().any(|node| node.id == self.to && node.is_voter()) {
             return Err(Failure::usage(format!("node {} is not a voter; `quorate status` shows who is", self.to)));

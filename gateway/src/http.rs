@@ -54,14 +54,15 @@ pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Re
 }
 
 /// A request with a body, read and its caller known.
-struct Received {
-    headers: HeaderMap,
-    body: Bytes,
-    caller: Option<Arc<Principal>>,
-    deadline: Instant,
+pub struct Received {
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub caller: Option<Arc<Principal>>,
+    pub deadline: Instant,
 }
 
-async fn receive(app: &Arc<App>, request: Request<Body>) -> Result<Received, Response<Body>> {
+/// The request, or the answer to one that is too large, too slow, or has a token that is not valid.
+pub async fn receive(app: &Arc<App>, request: Request<Body>) -> Result<Received, Response<Body>> {
     let (parts, body) = request.into_parts();
     let body = edge::read_body(body, app.settings.patience.body).await.map_err(|error| {
         let (next, title) = match error {
@@ -126,7 +127,8 @@ pub async fn verify_output(app: &Arc<App>, request: Request<Body>) -> Response<B
     edge::json_response(StatusCode::OK, answer.to_string())
 }
 
-fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
+/// The JSON of a body; none is an empty object.
+pub fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
     if body.is_empty() {
         return Ok(json!({}));
     }
@@ -139,6 +141,7 @@ fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
     serde_json::from_slice(body).map_err(|error| CallError::arguments(format!("the body is no JSON: {error}"), "Send one JSON object."))
 }
 
+/// Who is calling, or the answer to a token that is not valid.
 pub async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
     let token = match Credential::of(headers) {
         Credential::None => return Ok(None),
@@ -300,6 +303,17 @@ pub fn openapi(app: &App) -> Value {
             "responses": { "200": { "description": "Approvals", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
         } },
     });
+    for (path, id, summary) in [
+        ("/v1/guard", "guard_edit", "Ask before an edit, and lease what it changes"),
+        ("/v1/hook/claude-code", "hook_claude_code", "The same as an HTTP hook of Claude Code"),
+    ] {
+        paths[path] = json!({ "post": {
+            "operationId": id,
+            "summary": summary,
+            "requestBody": { "required": true, "content": { "application/json": { "schema": { "type": "object" } } } },
+            "responses": { "200": { "description": "The verdict", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
+        } });
+    }
     paths["/v1/events"] = json!({ "get": {
         "operationId": "follow_events",
         "summary": "Follow changes",

@@ -18,7 +18,7 @@ use quorate_domain::refusal::shown;
 use quorate_link::{Expiry, FileError, Front, Link, Mutual, Reloading, Role, exposition};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, broadcast, watch};
 
 use crate::auth::Tokens;
 use crate::call::{CallContext, CallError};
@@ -35,7 +35,7 @@ use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
 use crate::tools::observations::Batch;
-use crate::{conformance, connection, events, http, mcp, metrics, proofs, tools};
+use crate::{conformance, connection, events, hook, http, mcp, metrics, proofs, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -147,8 +147,13 @@ impl App {
 
     /// Runs a tool, if there is room for one more call.
     pub async fn call(&self, entry: &Arc<Entry>, arguments: Value, ctx: CallContext) -> Result<Answer, CallError> {
-        let Ok(_permit) = self.calls.try_acquire() else { return Err(CallError::Overloaded) };
+        let _permit = self.permit()?;
         entry.call(arguments, ctx, &self.cluster).await
+    }
+
+    /// Room for one more call, for as long as it is held.
+    pub fn permit(&self) -> Result<SemaphorePermit<'_>, CallError> {
+        self.calls.try_acquire().map_err(|_| CallError::Overloaded)
     }
 
     /// How long the certificates last, and how often changed ones could not be used.
@@ -293,6 +298,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/v1/sessions/{id}/observations/batch", post(observe_batch))
         .route("/v1/output/verify", post(verify_output).fallback(only_post))
         .route("/v1/events", get(follow_events))
+        .route("/v1/guard", post(guard).fallback(only_post))
+        .route("/v1/hook/claude-code", post(hook_claude_code).fallback(only_post))
         .route("/v1/openapi.json", get(openapi))
         .layer(middleware::from_fn_with_state(app.clone(), check_doors));
     Router::new()
@@ -392,6 +399,14 @@ async fn nowhere() -> Response<Body> {
 
 async fn call_tool(State(app): State<Arc<App>>, Path(tool): Path<String>, request: Request) -> Response<Body> {
     http::call_tool(&app, &tool, request).await
+}
+
+async fn guard(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    hook::web::guard(&app, request).await
+}
+
+async fn hook_claude_code(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    hook::web::claude_code(&app, request).await
 }
 
 async fn approvals(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {

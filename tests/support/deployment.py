@@ -205,9 +205,13 @@ class Deployment:
         self._others.append(process)
         return process, pathlib.Path(log.name)
 
+    def halt(self):
+        """Stops what dev runs; the folder stays."""
+        self._end(self._process)
+
     def restart(self):
         """Stops what dev runs and starts it again on the same folder."""
-        self._end(self._process)
+        self.halt()
         self.info = self._launch()
 
     def stop(self, keep=False):

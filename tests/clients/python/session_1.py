@@ -2,6 +2,7 @@
 import contextlib
 
 from mcp import ClientSession
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamablehttp_client
 
 MODES = ("legacy",)
@@ -31,6 +32,16 @@ async def connect(url, token, mode):
     assert mode in MODES
     headers = {"Authorization": f"Bearer {token}"}
     async with streamablehttp_client(url, headers=headers, timeout=60) as (read, write, _):
+        async with ClientSession(read, write) as session:
+            hello = await session.initialize()
+            yield Connection(session, hello.protocolVersion)
+
+
+@contextlib.asynccontextmanager
+async def connect_bridge(command, environment, mode):
+    """Through a program that speaks MCP on its standard input and output."""
+    assert mode in MODES
+    async with stdio_client(StdioServerParameters(command=command[0], args=command[1:], env=environment)) as (read, write):
         async with ClientSession(read, write) as session:
             hello = await session.initialize()
             yield Connection(session, hello.protocolVersion)

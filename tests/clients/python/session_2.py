@@ -2,6 +2,7 @@
 import contextlib
 
 from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 
 MODES = ("auto", "legacy")
@@ -32,3 +33,12 @@ async def connect(url, token, mode):
     async with create_mcp_http_client(headers={"Authorization": f"Bearer {token}"}) as http:
         async with Client(streamable_http_client(url, http_client=http), mode=mode) as client:
             yield Connection(client)
+
+
+@contextlib.asynccontextmanager
+async def connect_bridge(command, environment, mode):
+    """Through a program that speaks MCP on its standard input and output."""
+    assert mode in MODES
+    program = StdioServerParameters(command=command[0], args=command[1:], env=environment)
+    async with Client(stdio_client(program), mode=mode) as client:
+        yield Connection(client)

@@ -12,14 +12,14 @@ import uuid
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 
-from deployment import Deployment  # noqa: E402
+from deployment import Deployment, executable  # noqa: E402
 from runner import main  # noqa: E402
 
 SDK = importlib.metadata.version("mcp")
 if SDK.startswith("1."):
-    from session_1 import MODES, connect
+    from session_1 import MODES, connect, connect_bridge
 else:
-    from session_2 import MODES, connect
+    from session_2 import MODES, connect, connect_bridge
 
 CASE_SECONDS = 180
 # Acknowledged writes before the leader is killed, and at least as many after another one leads.
@@ -128,6 +128,14 @@ class PythonSdk(unittest.IsolatedAsyncioTestCase):
         for entity, key, fact_id in acked:
             versions = (await ok(client, "fact_history", entity=entity, key=key))["versions"]
             assert [version["fact_id"] for version in versions] == [fact_id], f"{entity}/{key} is {versions}"
+
+
+class PythonSdkOverTheBridge(PythonSdk):
+    """The same through `quorate mcp`, with a gateway named first that is not there."""
+
+    def connect(self, who, mode=MODES[0]):
+        command = [str(executable()), "mcp", "--url", f"http://127.0.0.1:1/mcp,{self.deployment.url()}"]
+        return connect_bridge(command, {"QUORATE_TOKEN": self.deployment.token(who)}, mode)
 
 
 if __name__ == "__main__":
