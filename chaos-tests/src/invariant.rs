@@ -171,7 +171,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn event(client: &str, sent: u64, answered: u64, operation: Operation, outcome: Outcome) -> Event {
-        Event { client: client.into(), operation, outcome, sent: Duration::from_millis(sent), answered: Duration::from_millis(answered) }
+        let (sent, answered) = (Duration::from_millis(sent), Duration::from_millis(answered));
+        Event { client: client.into(), operation, outcome, sent, answered, revision: None, via: Vec::new() }
     }
 
     fn grant(client: &str, sent: u64, answered: u64, token: u64) -> Event {
