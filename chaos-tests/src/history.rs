@@ -119,6 +119,14 @@ impl Operation {
         }
     }
 
+    /// The name and value that a store is for.
+    pub fn written(&self) -> Option<(&str, &str)> {
+        match self {
+            Operation::Store { name, value, .. } | Operation::StoreUnder { name, value, .. } => Some((name, value)),
+            _ => None,
+        }
+    }
+
     pub fn is_read(&self) -> bool {
         matches!(self, Operation::Read { .. } | Operation::Latest { .. } | Operation::Check { .. } | Operation::Load { .. })
     }
@@ -175,6 +183,11 @@ impl Recorder {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
         events.sort_by_key(|event| event.sent);
         events
+    }
+
+    /// How many events so far are such.
+    pub fn count(&self, is_such: impl Fn(&Event) -> bool) -> usize {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|event| is_such(event)).count()
     }
 
     /// The moment that it is now.

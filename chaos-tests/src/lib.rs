@@ -15,4 +15,5 @@ pub mod invariant;
 pub mod linear;
 pub mod model;
 pub mod order;
+pub mod run;
 pub mod verdict;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::history::Event;
+use crate::history::{Event, Operation, Outcome};
 use crate::invariant::{self, Violation};
 use crate::linear::Linearizability;
 use crate::model::{self, Kind};
@@ -34,8 +34,6 @@ pub struct Finding {
     pub smallest: Vec<Event>,
 }
 
-/// Breaches told of one property; the first few show it, and the rest is counted.
-const FINDINGS_MAX: usize = 20;
 /// Events of one object beside which a breach is shown, when nothing smaller was found.
 const EVENTS_SHOWN_MAX: usize = 60;
 
@@ -49,9 +47,10 @@ impl Property {
     }
 
     fn find(&mut self, object: &str, violations: Vec<Violation>, events: &[Event]) {
-        for Violation(text) in violations {
+        for (place, Violation(text)) in violations.into_iter().enumerate() {
             let from = events.len().saturating_sub(EVENTS_SHOWN_MAX);
-            let smallest = if self.findings.len() < FINDINGS_MAX { events[from..].to_vec() } else { Vec::new() };
+            // Once for each object.
+            let smallest = if place == 0 { events[from..].to_vec() } else { Vec::new() };
             self.findings.push(Finding { object: object.into(), text, smallest });
         }
     }
@@ -120,7 +119,47 @@ pub fn judge(history: &[Event]) -> Vec<Property> {
     found
 }
 
-/// An event in one line: who, what, what came of it.
+/// An event in one line: who, what, what came of it. What it is about stands elsewhere.
 pub fn told(event: &Event) -> String {
-    format!("{} {:?} -> {:?}", event.client, event.operation, event.outcome)
+    format!("{} {}: {}", event.client, asked(&event.operation), answered(&event.outcome))
+}
+
+/// What was asked, for people.
+pub fn asked(operation: &Operation) -> String {
+    match operation {
+        Operation::Store { value, .. } => format!("store {value}"),
+        Operation::Read { .. } => "read all versions".into(),
+        Operation::Latest { .. } => "read the last version".into(),
+        Operation::Acquire { ttl, .. } => format!("acquire for {ttl:?}"),
+        Operation::Release { token, .. } => format!("release token {token}"),
+        Operation::StoreUnder { token, value, .. } => format!("store {value} under token {token}"),
+        Operation::Check { .. } => "look who holds it".into(),
+        Operation::Save { value, expected: Some(expected), .. } => format!("save {value} over revision {expected}"),
+        Operation::Save { value, expected: None, .. } => format!("save {value}"),
+        Operation::Load { .. } => "load".into(),
+        Operation::Decide { approve, .. } => if *approve { "approve" } else { "reject" }.into(),
+    }
+}
+
+/// What came of it, for people.
+pub fn answered(outcome: &Outcome) -> String {
+    let decision = |approve: &bool| if *approve { "approved" } else { "rejected" };
+    match outcome {
+        Outcome::Stored { version } => format!("version {version}"),
+        Outcome::Versions(versions) => format!("[{}]", versions.join(", ")),
+        Outcome::Granted { token } => format!("granted, token {token}"),
+        Outcome::Released => "released".into(),
+        Outcome::Refused => "no effect".into(),
+        Outcome::Unknown => "no answer".into(),
+        Outcome::Version(Some((version, value))) => format!("version {version} is {value}"),
+        Outcome::Version(None) | Outcome::Session(None) => "nothing there".into(),
+        Outcome::Holder(Some(holder)) => format!("held by {holder}"),
+        Outcome::Holder(None) => "free".into(),
+        Outcome::Stale => "refused, the token is stale".into(),
+        Outcome::Saved { revision } => format!("saved as revision {revision}"),
+        Outcome::Session(Some((revision, value))) => format!("revision {revision} is {value}"),
+        Outcome::Changed => "refused, it has changed".into(),
+        Outcome::Decided { approve } => decision(approve).into(),
+        Outcome::AlreadyDecided { approve } => format!("was {} before", decision(approve)),
+    }
 }

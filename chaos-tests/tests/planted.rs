@@ -19,8 +19,12 @@ fn store(client: &str, sent: u64, value: &str, outcome: Outcome) -> Event {
 }
 
 fn read(sent: u64, versions: &[&str]) -> Event {
+    read_of("n", sent, versions)
+}
+
+fn read_of(name: &str, sent: u64, versions: &[&str]) -> Event {
     let versions = versions.iter().map(|version| version.to_string()).collect();
-    event("reader", sent, Operation::Read { name: "n".into() }, Outcome::Versions(versions))
+    event("reader", sent, Operation::Read { name: name.into() }, Outcome::Versions(versions))
 }
 
 fn acquire(client: &str, sent: u64, outcome: Outcome) -> Event {
@@ -62,6 +66,7 @@ fn healthy() -> Vec<Event> {
         acquire("jon", 2_300, Outcome::Granted { token: 9 }),
         under("mara", 2_320, 7, "m2", Outcome::Stale),
         under("jon", 2_340, 9, "j1", stored(2)),
+        read_of("under", 2_350, &["m1", "j1"]),
         event("jon", 2_360, Operation::Release { resource: "file://a".into(), token: 9 }, Outcome::Released),
         save("mara", 3_000, "s1", Some(0), Outcome::Saved { revision: 3_001 }),
         load(3_020, Some((3_001, "s1"))),
@@ -107,7 +112,7 @@ fn a_stale_read_is_named_and_shown_with_what_it_missed_alone() {
     let stale = event("reader", 120, Operation::Latest { name: "n".into() }, Outcome::Version(Some((1, "a".into()))));
     let properties = judge(&with(&[], vec![stale.clone()]));
     let finding = &properties.iter().find(|property| property.name == "linearizable: fact").expect("asked").findings[0];
-    assert!(finding.text.contains("Latest"), "{}", finding.text);
+    assert!(finding.text.ends_with("reader read the last version: version 1 is a"), "{}", finding.text);
     assert!(finding.smallest.contains(&stale) && finding.smallest.len() == 4, "{:#?}", finding.smallest);
 }
 
@@ -136,14 +141,20 @@ fn a_double_grant_is_named() {
 
 #[test]
 fn a_token_that_does_not_rise_is_named() {
-    let history = with(&[2_300, 2_340, 2_360], vec![acquire("jon", 2_300, Outcome::Granted { token: 6 })]);
+    let history = with(&[2_300, 2_340, 2_350, 2_360], vec![acquire("jon", 2_300, Outcome::Granted { token: 6 })]);
     assert_eq!(broken(&history), ["linearizable: lease", "monotonic fencing tokens"]);
 }
 
 #[test]
 fn a_write_of_a_holder_that_lost_its_lease_is_named() {
-    let late = under("mara", 2_350, 7, "late", Outcome::Stored { version: 3 });
+    let late = under("mara", 2_380, 7, "late", Outcome::Stored { version: 3 });
     assert_eq!(broken(&with(&[], vec![late])), ["linearizable: lease", "fenced writes in token order"]);
+}
+
+#[test]
+fn an_acknowledged_write_under_a_lease_that_is_gone_is_named() {
+    let history = with(&[2_350], vec![read_of("under", 2_350, &["j1"])]);
+    assert_eq!(broken(&history), ["linearizable: fact", "no lost writes"]);
 }
 
 #[test]
