@@ -19,7 +19,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     /// Start a cluster of real processes and hurt it, or watch one of yours
-    Run(run::Options),
+    Run(Box<run::Options>),
     /// Judge a history that `run --history` wrote
     Check {
         /// The file of JSON lines

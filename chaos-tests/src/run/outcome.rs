@@ -83,7 +83,7 @@ pub struct Coverage {
     pub evidence: Option<String>,
 }
 
-/// Milliseconds.
+/// How long answers took; acquisitions, which may queue, are left out.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Latency {
     pub p50_ms: f64,
@@ -134,7 +134,7 @@ impl Summary {
             operations: run.events.len(),
             acknowledged_writes: acknowledged.len(),
             unknown: run.events.iter().filter(|event| event.outcome == Outcome::Unknown).count(),
-            latency: latency(run.events.iter().filter(|event| event.outcome != Outcome::Unknown)),
+            latency: latency(run.events.iter()),
             gap_max_ms: gap.as_secs_f64() * 1_000.0,
             leaders: run.leaders().iter().filter(|(_, _, node)| *node > 0).count(),
             properties,
@@ -228,9 +228,10 @@ fn coverage(run: &Run) -> Vec<Coverage> {
     found
 }
 
-/// Latency of the operations that had an answer.
+/// Latency of the operations that had an answer, but for acquisitions: those may wait in a queue on purpose.
 pub fn latency<'a>(events: impl Iterator<Item = &'a Event>) -> Latency {
-    let mut times: Vec<f64> = events.map(|event| (event.answered - event.sent).as_secs_f64() * 1_000.0).collect();
+    let is_timed = |event: &&Event| event.outcome != Outcome::Unknown && !matches!(event.operation, Operation::Acquire { .. });
+    let mut times: Vec<f64> = events.filter(is_timed).map(|event| (event.answered - event.sent).as_secs_f64() * 1_000.0).collect();
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get(((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1))).copied().unwrap_or(0.0);
     Latency { p50_ms: at(0.5), p99_ms: at(0.99), max_ms: at(1.0) }

@@ -34,14 +34,14 @@ pub fn page(run: &Run, summary: &Summary) -> String {
     }
     let _ = write!(body, "<h2>Faults over operations</h2><div class=\"wide\">{}</div>", timeline(run));
     body += "<p class=\"soft\">Bars: writes acknowledged in each interval. Lines: latency of what was answered, half of it and 99 of 100, on a \
-             logarithmic scale. Below: who led, and every fault from its making to its healing; a hollow one left no trace.</p>";
-    body += "<h2>Promises</h2><table><thead><tr><th>Promise</th><th>Verdict</th><th>Asked of</th></tr></thead><tbody>";
+             logarithmic scale, without acquisitions, which may queue. Below: who led, and every fault from its making to its healing; a hollow one left no trace.</p>";
+    body += "<h2>Promises</h2><table><thead><tr><th>Promise</th><th>Verdict</th><th class=\"n\">Asked of</th></tr></thead><tbody>";
     summary.properties.iter().for_each(|property| body += &promise(property));
-    body += "</tbody></table><h2>Coverage</h2><table><thead><tr><th>To be tried</th><th>Verdict</th><th>Bit</th></tr></thead><tbody>";
+    body += "</tbody></table><h2>Coverage</h2><table><thead><tr><th>To be tried</th><th>Verdict</th><th class=\"n\">Bit</th></tr></thead><tbody>";
     summary.coverage.iter().for_each(|point| body += &covered(point));
     body += "</tbody></table>";
     if !run.faults.is_empty() {
-        body += "<h2>Fault ledger</h2><table><thead><tr><th>From</th><th>Until</th><th>Fault</th><th>Evidence</th></tr></thead><tbody>";
+        body += "<h2>Fault ledger</h2><table><thead><tr><th class=\"n\">From</th><th class=\"n\">Until</th><th>Fault</th><th>Evidence</th></tr></thead><tbody>";
         run.faults.iter().for_each(|fault| body += &ledger(fault));
         body += "</tbody></table>";
     }
@@ -78,7 +78,7 @@ fn broken(property: &Property) -> String {
             continue;
         }
         let _ = write!(text, "<div class=\"wide\">{}</div>", lanes(smallest));
-        text += "<table><thead><tr><th>Sent</th><th>Answered</th><th>Client</th><th>Operation</th><th>Outcome</th></tr></thead><tbody>";
+        text += "<table><thead><tr><th class=\"n\">Sent</th><th class=\"n\">Answered</th><th>Client</th><th>Operation</th><th>Outcome</th></tr></thead><tbody>";
         for event in smallest {
             let _ = write!(
                 text,
@@ -141,7 +141,7 @@ fn ledger(fault: &Fault) -> String {
 
 /// The drawing's units; it scales with the page.
 const WIDTH: f64 = 1_000.0;
-const LEFT: f64 = 92.0;
+const LEFT: f64 = 112.0;
 const RIGHT: f64 = 12.0;
 const PLOT_TOP: f64 = 14.0;
 const PLOT_HEIGHT: f64 = 190.0;
