@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
@@ -332,19 +333,18 @@ impl Client {
         }
         let Reply::Done(asked) = reply else { return };
         let Some(approval) = asked["request_id"].as_str() else { return };
-        let mut deciders = tokio::task::JoinSet::new();
-        for operator in stage.cast.operators.clone() {
+        let deciders = stage.cast.operators.iter().map(|operator| {
             let mut decider = Client {
                 stage: Arc::clone(&stage),
                 place: self.place,
-                caller: operator,
+                caller: operator.clone(),
                 rng: StdRng::seed_from_u64(self.rng.random()),
                 stop: self.stop.clone(),
             };
             let approval = approval.to_string();
-            deciders.spawn(async move { decider.decide(approval).await });
-        }
-        while deciders.join_next().await.is_some() {}
+            async move { decider.decide(approval).await }
+        });
+        join_all(deciders).await;
     }
 
     async fn decide(&mut self, approval: String) {
