@@ -84,7 +84,7 @@ pub struct Options {
     /// Write what every client saw, as JSON lines (docs/chaos.md)
     #[arg(long)]
     history: Option<PathBuf>,
-    /// Keep the cluster's data and logs in this folder
+    /// Keep the cluster's data and logs in this empty or new folder
     #[arg(long)]
     keep: Option<PathBuf>,
 }
@@ -174,6 +174,8 @@ impl Options {
         let scratch = tempfile::Builder::new().prefix("quorate-chaos-").tempdir()?;
         let home = self.keep.clone().unwrap_or_else(|| scratch.path().to_path_buf());
         std::fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
+        // A node on the data of an earlier run would belong to another cluster.
+        anyhow::ensure!(std::fs::read_dir(&home)?.next().is_none(), "{} is not empty", home.display());
         let stage = Arc::new(self.set(seed, &home).await?);
         let command = self.command(seed, &nemeses);
         eprintln!("{command}");
@@ -210,8 +212,11 @@ impl Options {
         if let Some(path) = &self.report {
             write(path, &report::page(&run, &summary))?;
         }
-        if summary.verdict == Verdict::Violation && self.keep.is_none() && self.target.is_empty() {
-            eprintln!("data and logs are kept in {}", scratch.keep().display());
+        if summary.verdict == Verdict::Violation {
+            write(&home.join("history.jsonl"), &export::lines(&run))?;
+            // From here on it stays.
+            let _ = scratch.keep();
+            eprintln!("history, data and logs are in {}", home.display());
         }
         if self.json {
             println!("{}", serde_json::to_string(&summary)?);
@@ -295,7 +300,11 @@ impl Options {
     async fn guests(&self) -> anyhow::Result<Cast> {
         let clients: Vec<String> = self.token.iter().cycle().take(self.clients as usize).cloned().collect();
         let clients = self.named(&clients).await?;
-        let operators = self.named(&self.operator_token).await?;
+        // One operator alone decides each approval twice.
+        let mut operators = self.named(&self.operator_token).await?;
+        if let [only] = operators.as_slice() {
+            operators.push(only.clone());
+        }
         let shared = clients.first().cloned().context("no token")?;
         Ok(Cast::new(clients, shared, operators))
     }

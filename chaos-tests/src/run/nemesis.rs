@@ -167,6 +167,7 @@ pub async fn run(stage: Arc<Stage>, chosen: Vec<Nemesis>, seed: u64, stop: watch
 async fn rest(rng: &mut StdRng, ms: std::ops::Range<u64>, stop: &watch::Receiver<bool>) {
     let time = Duration::from_millis(rng.random_range(ms));
     let mut stop = stop.clone();
+    // Either way the rest is over.
     let _ = timeout(time, stop.wait_for(|stop| *stop)).await;
 }
 
@@ -235,7 +236,7 @@ impl Hand {
     async fn successor(&self, since: Moment, term: u64, old: u64) -> Option<String> {
         let deadline = Instant::now() + SHOWS_WITHIN;
         loop {
-            if let Some((next, id)) = self.stage.sights.leader_after(since, term) {
+            if let Some((next, id)) = self.stage.sights.leader_after(since, (term, old)) {
                 return Some(format!("node {old} led in term {term}, node {id} in term {next}"));
             }
             if Instant::now() > deadline {

@@ -35,10 +35,10 @@ impl Sights {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).last().cloned().unwrap_or_default()
     }
 
-    /// Term and id of the leader, seen after `since`, that has a higher term than `term`.
-    pub fn leader_after(&self, since: Moment, term: u64) -> Option<(u64, u64)> {
+    /// Term and id of a leader, seen after `since`, that follows the one who led in `term`.
+    pub fn leader_after(&self, since: Moment, (term, old): (u64, u64)) -> Option<(u64, u64)> {
         let sights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sights.iter().filter(|sight| sight.at >= since).filter_map(|sight| sight.leader).find(|(of, _)| *of > term)
+        sights.iter().filter(|sight| sight.at >= since).filter_map(|sight| sight.leader).find(|(of, id)| *of > term && *id != old)
     }
 
     fn add(&self, sight: Sight) {
