@@ -87,7 +87,7 @@ pub struct Event {
     #[serde(rename = "sent_us", with = "micros")]
     pub sent: Moment,
     /// When the answer came. Of an unknown operation: when its client gave up, after which it may still take effect.
-    #[serde(rename = "answered_us", with = "micros")]
+    #[serde(rename = "answered_us", serialize_with = "micros::serialize_up", deserialize_with = "micros::deserialize")]
     pub answered: Moment,
     /// Revision of the write, or of the state that was read, where the answer tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,7 +132,8 @@ impl Operation {
     }
 }
 
-/// Times in files are whole microseconds.
+/// Times in files are whole microseconds. Answers are rounded up, so that no operation in a file ends before another one that it
+/// overlapped.
 mod micros {
     use std::time::Duration;
 
@@ -140,6 +141,10 @@ mod micros {
 
     pub fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    pub fn serialize_up<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {

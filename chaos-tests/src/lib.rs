@@ -6,9 +6,10 @@
 //!
 //! Reading order: [`history`] (recording), [`invariant`] and [`order`] (checks of whole histories, named as in the literature),
 //! [`linear`] (the search for an order that explains every answer), [`model`] (what Quorate promises to be), [`verdict`] (all of
-//! them asked at once). Each check has a test that plants the fault it is for; `tests/planted.rs` does so for the whole verdict.
-//! This crate knows nothing of the product beyond what a client sees: no crate of the workspace is linked, and the executable is
-//! driven from outside.
+//! them asked at once), [`run`] (a cluster of real processes, hurt while clients work; `docs/chaos.md`). Each check has a test
+//! that plants the fault it is for; `tests/planted.rs` does so for the whole verdict, `mutants.py` for the product. This crate
+//! knows nothing of the product beyond what a client sees: no crate of the workspace is linked, and the executable is driven from
+//! outside.
 
 pub mod history;
 pub mod invariant;

@@ -55,6 +55,18 @@ mod tests {
     use crate::history::{Operation, Outcome};
 
     #[test]
+    fn operations_that_overlapped_by_less_than_a_microsecond_still_do_in_the_file() {
+        let event = |sent: u64, answered: u64| {
+            let (sent, answered) = (Duration::from_nanos(sent), Duration::from_nanos(answered));
+            let operation = Operation::Read { name: "n".into() };
+            Event { client: "c".into(), operation, outcome: Outcome::Refused, sent, answered, revision: None, via: Vec::new() }
+        };
+        let run = Run { events: vec![event(1_000, 5_400), event(5_300, 9_000)], ..Run::default() };
+        let read = read(lines(&run).as_bytes()).expect("read");
+        assert!(read[0].answered > read[1].sent);
+    }
+
+    #[test]
     fn a_history_that_was_written_is_read_as_it_was() {
         let event = |sent: u64, operation, outcome| {
             let (sent, answered) = (Duration::from_micros(sent), Duration::from_micros(sent + 7));

@@ -252,7 +252,7 @@ impl Hand {
         loop {
             let count = self.stage.recorder.count(|event| event.sent >= since && event.revision.is_some() && !event.operation.is_read());
             if count > 0 {
-                return Some(format!("{count} writes acknowledged meanwhile"));
+                return Some(format!("{count} writes acknowledged"));
             }
             if Instant::now() > deadline {
                 return None;

@@ -78,11 +78,12 @@ fn broken(property: &Property) -> String {
             continue;
         }
         let _ = write!(text, "<div class=\"wide\">{}</div>", lanes(smallest));
-        text += "<table><thead><tr><th class=\"n\">Sent</th><th class=\"n\">Answered</th><th>Client</th><th>Operation</th><th>Outcome</th></tr></thead><tbody>";
-        for event in smallest {
+        text += "<table><thead><tr><th class=\"n\"></th><th class=\"n\">Sent</th><th class=\"n\">Answered</th><th>Client</th><th>Operation</th><th>Outcome</th></tr></thead><tbody>";
+        for (place, event) in smallest.iter().enumerate() {
             let _ = write!(
                 text,
-                "<tr><td class=\"n\" data-name=\"sent\">{:.4}</td><td class=\"n\" data-name=\"answered\">{:.4}</td><td>{}</td><td><code>{}</code></td><td><code>{}</code></td></tr>",
+                "<tr><td class=\"n\" data-name=\"operation\">{}</td><td class=\"n\" data-name=\"sent\">{:.4}</td><td class=\"n\" data-name=\"answered\">{:.4}</td><td>{}</td><td><code>{}</code></td><td><code>{}</code></td></tr>",
+                place + 1,
                 event.sent.as_secs_f64(),
                 event.answered.as_secs_f64(),
                 escaped(&event.client),
@@ -261,7 +262,7 @@ fn load(run: &Run, picture: &Picture) -> String {
     svg
 }
 
-/// A small history as it happened: a lane for each client, a bar from each sending to its answer. Moments stand side by side in
+/// A small history as it happened: a lane for each client, a numbered bar from each sending to its answer. Moments stand side by side in
 /// their order, however far apart they were.
 fn lanes(events: &[Event]) -> String {
     let mut moments: Vec<Moment> = events.iter().flat_map(|event| [event.sent, event.answered]).collect();
@@ -279,7 +280,7 @@ fn lanes(events: &[Event]) -> String {
     for (place, client) in clients.iter().enumerate() {
         let y = 4.0 + LANE * place as f64;
         let _ = write!(svg, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>", LEFT - 6.0, y + 14.0, escaped(client));
-        for event in events.iter().filter(|event| event.client == *client) {
+        for (number, event) in events.iter().enumerate().filter(|(_, event)| event.client == *client) {
             let is_open = event.outcome == Outcome::Unknown;
             let from = x(event.sent);
             // Without an answer it may still be under way at the end.
@@ -294,6 +295,7 @@ fn lanes(events: &[Event]) -> String {
                 LANE - 6.0,
                 escaped(verdict::told(event))
             );
+            let _ = write!(svg, "<text class=\"strong\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", from + 4.0, y + 15.0, number + 1);
         }
     }
     svg + "</svg>"
