@@ -18,7 +18,6 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Start a cluster of real processes and hurt it, or watch one of yours
     Run(Box<run::Options>),
     /// Judge a history that `run --history` wrote
     Check {

@@ -36,13 +36,13 @@ use workload::{Cast, Client};
 use crate::history::{Outcome, Recorder};
 use crate::verdict::{Finding, Property};
 
-/// Start a cluster, hurt it while clients work, and hold what they saw to what is promised.
+/// Start a cluster of real processes, hurt it while clients work, and hold what they saw to what is promised
 ///
 /// Exit codes: 0 every promise held and every chosen fault bit; 1 a promise was broken; 2 inconclusive: something that was to be
 /// tried was not.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Faults, separated by commas, or `all`; `none` for the workload alone
+    /// Faults as docs/chaos.md names them, separated by commas, or `all`; `none` for the workload alone
     #[arg(long, value_delimiter = ',', default_value = "all", value_parser = parse_nemeses)]
     nemesis: Vec<Chosen>,
     /// How long faults are made
