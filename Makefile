@@ -1,4 +1,4 @@
-# `make dev`, `make test`, `make lint`, `make bench`: each sets up what it needs, and at once when that is there already.
+# `make dev`, `make test`, `make lint`, `make chaos`, `make bench`: each sets up what it needs, and at once when that is there already.
 # `CARGO_TARGET_DIR` is respected. Everything builds under the one dev profile, so that RocksDB compiles once.
 
 CARGO ?= cargo
@@ -7,7 +7,7 @@ SETUP := $(TARGET)/setup
 NODE_MODULES := tests/clients/node/node_modules/.package-lock.json tests/clients/conformance/node_modules/.package-lock.json
 export QUORATE ?= $(TARGET)/debug/quorate
 
-.PHONY: help dev build test test-rust test-clients test-system lint bench setup setup-test clean-setup
+.PHONY: help dev build test test-rust test-clients test-system lint chaos chaos-mutants bench setup setup-test clean-setup
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,8 @@ help:
 	@echo 'make test          all tests: Rust, official MCP clients, whole deployments'
 	@echo 'make test-rust     the Rust tests alone; also test-clients, test-system'
 	@echo 'make lint          formatting and lints'
+	@echo 'make chaos         a cluster hurt on purpose, four minutes; CHAOS="--nemesis kill-leader" passes options (docs/chaos.md)'
+	@echo 'make chaos-mutants whether that finds bugs that are put into a copy of the product, ten minutes'
 	@echo 'make bench         Quorate and etcd side by side, five to eight minutes; BENCH="--seconds 10" passes options'
 	@echo 'make setup         only what a build needs; setup-test: what the tests need'
 
@@ -42,6 +44,18 @@ test-system: setup-test build
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# ------------------------------------------------------------------ chaos
+
+CHAOS ?= --seconds 200
+
+chaos: build
+	@mkdir -p $(TARGET)/chaos
+	$(TARGET)/debug/quorate-chaos run --report $(TARGET)/chaos/report.html --history $(TARGET)/chaos/history.jsonl $(CHAOS)
+
+# Whether it would find a bug: some are put into a copy of the product, and each has to be named.
+chaos-mutants: setup
+	python3 chaos-tests/mutants.py
 
 # ------------------------------------------------------------------ bench
 

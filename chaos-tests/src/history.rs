@@ -4,24 +4,44 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 /// A moment on the recording process's monotonic clock, since the recording began.
 pub type Moment = Duration;
 
 /// What a client asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Operation {
     /// Stores a new version under a name. `request` is the id that a retry repeats.
     Store { name: String, value: String, request: String },
     /// Reads all versions under a name, oldest first.
     Read { name: String },
     /// Takes or renews the lease on a resource.
-    Acquire { resource: String, ttl: Duration },
+    Acquire {
+        resource: String,
+        #[serde(rename = "ttl_us", with = "micros")]
+        ttl: Duration,
+    },
     /// Gives it back.
     Release { resource: String, token: u64 },
+    /// Reads the current version under a name.
+    Latest { name: String },
+    /// Stores a new version under a name, on condition that the writer still holds the lease with this token.
+    StoreUnder { resource: String, token: u64, name: String, value: String },
+    /// Reads who holds a resource.
+    Check { resource: String },
+    /// Writes a session; with `expected` only over that revision, 0 being that of a session that does not exist.
+    Save { session: String, value: String, expected: Option<u64> },
+    /// Reads it.
+    Load { session: String },
+    /// Decides an approval.
+    Decide { approval: String, approve: bool },
 }
 
 /// What it got.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Stored {
         version: u64,
@@ -31,21 +51,105 @@ pub enum Outcome {
         token: u64,
     },
     Released,
-    /// Refused by a rule: certain to have had no effect.
+    /// Certain to have had no effect, and nothing is told of the state that it met.
     Refused,
     /// No answer: it may have had its effect, or not.
     Unknown,
+    /// The current version and its value; none when there is no version yet.
+    Version(Option<(u64, String)>),
+    /// Who holds a resource; none when it is free. To an acquisition: who has it instead.
+    Holder(Option<String>),
+    /// The token is not, or no longer, that of a lease in force.
+    Stale,
+    Saved {
+        revision: u64,
+    },
+    /// A session's revision and value; none when it does not exist.
+    Session(Option<(u64, String)>),
+    /// The session has not the expected revision.
+    Changed,
+    /// This decision was the first.
+    Decided {
+        approve: bool,
+    },
+    /// Another one was before, and it was this.
+    AlreadyDecided {
+        approve: bool,
+    },
 }
 
 /// One operation with its outcome.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     pub client: String,
     pub operation: Operation,
     pub outcome: Outcome,
+    #[serde(rename = "sent_us", with = "micros")]
     pub sent: Moment,
     /// When the answer came. Of an unknown operation: when its client gave up, after which it may still take effect.
+    #[serde(rename = "answered_us", serialize_with = "micros::serialize_up", deserialize_with = "micros::deserialize")]
     pub answered: Moment,
+    /// Revision of the write, or of the state that was read, where the answer tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// The doors it was sent through, one for each attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub via: Vec<String>,
+}
+
+/// What an answer tells besides its outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    pub revision: Option<u64>,
+    pub via: Vec<String>,
+}
+
+impl Operation {
+    /// What it is about: a name, resource, session or approval. Operations on different objects do not touch each other, but for
+    /// a store under a lease, which is also about the name it writes.
+    pub fn object(&self) -> &str {
+        match self {
+            Operation::Store { name, .. } | Operation::Read { name } | Operation::Latest { name } => name,
+            Operation::Acquire { resource, .. }
+            | Operation::Release { resource, .. }
+            | Operation::StoreUnder { resource, .. }
+            | Operation::Check { resource } => resource,
+            Operation::Save { session, .. } | Operation::Load { session } => session,
+            Operation::Decide { approval, .. } => approval,
+        }
+    }
+
+    /// The name and value that a store is for.
+    pub fn written(&self) -> Option<(&str, &str)> {
+        match self {
+            Operation::Store { name, value, .. } | Operation::StoreUnder { name, value, .. } => Some((name, value)),
+            _ => None,
+        }
+    }
+
+    pub fn is_read(&self) -> bool {
+        matches!(self, Operation::Read { .. } | Operation::Latest { .. } | Operation::Check { .. } | Operation::Load { .. })
+    }
+}
+
+/// Times in files are whole microseconds. Answers are rounded up, so that no operation in a file ends before another one that it
+/// overlapped.
+mod micros {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    pub fn serialize_up<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_micros)
+    }
 }
 
 /// Collects events of many clients.
@@ -86,8 +190,19 @@ impl Recorder {
         events
     }
 
-    fn add(&self, client: String, operation: Operation, outcome: Outcome, sent: Moment) {
-        let event = Event { client, operation, outcome, sent, answered: self.began.elapsed() };
+    /// How many events so far are such.
+    pub fn count(&self, is_such: impl Fn(&Event) -> bool) -> usize {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|event| is_such(event)).count()
+    }
+
+    /// The moment that it is now.
+    pub fn now(&self) -> Moment {
+        self.began.elapsed()
+    }
+
+    fn add(&self, client: String, operation: Operation, outcome: Outcome, sent: Moment, told: Told) {
+        let Told { revision, via } = told;
+        let event = Event { client, operation, outcome, sent, answered: self.began.elapsed(), revision, via };
         // A client that panicked has not touched the events of the others.
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
         self.open.fetch_sub(1, Ordering::SeqCst);
@@ -96,9 +211,14 @@ impl Recorder {
 
 impl Pending<'_> {
     /// Notes the answer. To be called after its last byte came in.
-    pub fn answer(mut self, outcome: Outcome) {
+    pub fn answer(self, outcome: Outcome) {
+        self.answer_with(outcome, Told::default());
+    }
+
+    /// The same, with what the answer tells besides.
+    pub fn answer_with(mut self, outcome: Outcome, told: Told) {
         if let Some(operation) = self.operation.take() {
-            self.recorder.add(std::mem::take(&mut self.client), operation, outcome, self.sent);
+            self.recorder.add(std::mem::take(&mut self.client), operation, outcome, self.sent, told);
         }
     }
 }
@@ -106,7 +226,7 @@ impl Pending<'_> {
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if let Some(operation) = self.operation.take() {
-            self.recorder.add(std::mem::take(&mut self.client), operation, Outcome::Unknown, self.sent);
+            self.recorder.add(std::mem::take(&mut self.client), operation, Outcome::Unknown, self.sent, Told::default());
         }
     }
 }

@@ -79,9 +79,9 @@ pub fn no_lost_writes(history: &[Event]) -> Vec<Violation> {
     for read in history {
         let (Operation::Read { name }, Outcome::Versions(versions)) = (&read.operation, &read.outcome) else { continue };
         for write in history.iter().filter(|write| write.answered <= read.sent) {
-            if let (Operation::Store { name: written, value, .. }, Outcome::Stored { version }) = (&write.operation, &write.outcome)
+            if let (Some((written, value)), Outcome::Stored { version }) = (write.operation.written(), &write.outcome)
                 && written == name
-                && !versions.contains(value)
+                && !versions.iter().any(|stored| stored == value)
             {
                 found.push(Violation(format!("`{name}`: version {version} was acknowledged to {} and is gone", write.client)));
             }
@@ -122,11 +122,10 @@ pub fn no_thin_air_reads(history: &[Event]) -> Vec<Violation> {
         let (Operation::Read { name }, Outcome::Versions(versions)) = (&read.operation, &read.outcome) else { continue };
         let sent: BTreeSet<&str> = history
             .iter()
-            .filter(|write| write.sent <= read.answered && write.outcome != Outcome::Refused)
-            .filter_map(|write| match &write.operation {
-                Operation::Store { name: written, value, .. } if written == name => Some(value.as_str()),
-                _ => None,
-            })
+            .filter(|write| write.sent <= read.answered && !matches!(write.outcome, Outcome::Refused | Outcome::Stale))
+            .filter_map(|write| write.operation.written())
+            .filter(|(written, _)| written == name)
+            .map(|(_, value)| value)
             .collect();
         for value in versions.iter().filter(|value| !sent.contains(value.as_str())) {
             found.push(Violation(format!("`{name}`: {value} was read and never written")));
@@ -171,7 +170,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn event(client: &str, sent: u64, answered: u64, operation: Operation, outcome: Outcome) -> Event {
-        Event { client: client.into(), operation, outcome, sent: Duration::from_millis(sent), answered: Duration::from_millis(answered) }
+        let (sent, answered) = (Duration::from_millis(sent), Duration::from_millis(answered));
+        Event { client: client.into(), operation, outcome, sent, answered, revision: None, via: Vec::new() }
     }
 
     fn grant(client: &str, sent: u64, answered: u64, token: u64) -> Event {

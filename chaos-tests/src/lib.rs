@@ -4,12 +4,17 @@
 //! an answer is *unknown*: it may have had its effect, at any moment from its sending on, or never. The checks here therefore
 //! report only what no order of events explains.
 //!
-//! Reading order: [`history`] (recording), [`invariant`] (the checks, named as in the literature). Each check has a test that
-//! plants the fault it is for. This crate knows nothing of the product beyond what a client sees: no crate of the workspace is
-//! linked, and the executable is driven from outside.
-//!
-//! What is not here yet: a linearizability checker over whole histories, the nemeses, and a workload of its own. The first
-//! workloads that kill real processes are `tests/system` and `tests/clients`.
+//! Reading order: [`history`] (recording), [`invariant`] and [`order`] (checks of whole histories, named as in the literature),
+//! [`linear`] (the search for an order that explains every answer), [`model`] (what Quorate promises to be), [`verdict`] (all of
+//! them asked at once), [`run`] (a cluster of real processes, hurt while clients work; `docs/chaos.md`). Each check has a test
+//! that plants the fault it is for; `tests/planted.rs` does so for the whole verdict, `mutants.py` for the product. This crate
+//! knows nothing of the product beyond what a client sees: no crate of the workspace is linked, and the executable is driven from
+//! outside.
 
 pub mod history;
 pub mod invariant;
+pub mod linear;
+pub mod model;
+pub mod order;
+pub mod run;
+pub mod verdict;

@@ -1,0 +1,522 @@
+//! What goes wrong: each fault is made, held, healed, and judged by what was seen meanwhile.
+//!
+//! A fault that did not *bite* proves nothing: a partition during which the old leader went on, a kill of a node that nobody
+//! missed. So each one ends with its evidence, or with none, and a run whose chosen fault never bit is inconclusive.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::Context;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Stage;
+use super::cluster::Cluster;
+use super::proxy::{Flow, Link, Party};
+use super::workload::TTL;
+use crate::history::{Moment, Operation, Outcome};
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Nemesis {
+    KillLeader,
+    KillFollower,
+    KillAll,
+    KillGateway,
+    PauseLeader,
+    PartitionLeader,
+    PartitionFollower,
+    OneWay,
+    GatewayLink,
+    SlowLinks,
+    LostReplies,
+    RollingRestart,
+    Transfer,
+    Membership,
+}
+
+impl Nemesis {
+    pub const ALL: [Nemesis; 14] = [
+        Nemesis::KillLeader,
+        Nemesis::KillFollower,
+        Nemesis::KillAll,
+        Nemesis::KillGateway,
+        Nemesis::PauseLeader,
+        Nemesis::PartitionLeader,
+        Nemesis::PartitionFollower,
+        Nemesis::OneWay,
+        Nemesis::GatewayLink,
+        Nemesis::SlowLinks,
+        Nemesis::LostReplies,
+        Nemesis::RollingRestart,
+        Nemesis::Transfer,
+        Nemesis::Membership,
+    ];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Nemesis::KillLeader => "kill-leader",
+            Nemesis::KillFollower => "kill-follower",
+            Nemesis::KillAll => "kill-all",
+            Nemesis::KillGateway => "kill-gateway",
+            Nemesis::PauseLeader => "pause-leader",
+            Nemesis::PartitionLeader => "partition-leader",
+            Nemesis::PartitionFollower => "partition-follower",
+            Nemesis::OneWay => "one-way",
+            Nemesis::GatewayLink => "gateway-link",
+            Nemesis::SlowLinks => "slow-links",
+            Nemesis::LostReplies => "lost-replies",
+            Nemesis::RollingRestart => "rolling-restart",
+            Nemesis::Transfer => "transfer",
+            Nemesis::Membership => "membership",
+        }
+    }
+
+    /// What it takes to call it tried.
+    pub fn bites_when(self) -> &'static str {
+        match self {
+            Nemesis::KillLeader => "the leader was killed and another one led in a higher term",
+            Nemesis::KillFollower => "writes were acknowledged while a follower was dead",
+            Nemesis::KillAll => "all nodes were killed at once and writes were acknowledged after it",
+            Nemesis::KillGateway => "attempts failed at a dead gateway while writes were acknowledged through the others",
+            Nemesis::PauseLeader => {
+                "the leader was stopped for longer than a lease lasts, another led, and a lease was granted or renewed there"
+            }
+            Nemesis::PartitionLeader => "the leader was alone, and another one led in a higher term",
+            Nemesis::PartitionFollower => "a follower was cut off, and writes were acknowledged without it",
+            Nemesis::OneWay => "a node was heard and could not hear, or the reverse, and traffic was held back",
+            Nemesis::GatewayLink => "a gateway could not reach the leader, which the nodes could, and writes were acknowledged",
+            Nemesis::SlowLinks => "pieces were delayed, and writes were acknowledged",
+            Nemesis::LostReplies => "a call whose answer was lost was answered through another gateway under the same key",
+            Nemesis::RollingRestart => "every node was stopped and started in turn, and writes were acknowledged meanwhile",
+            Nemesis::Transfer => "leadership moved to the node that was asked for",
+            Nemesis::Membership => "a node was removed, a new one became a voter, and writes were acknowledged meanwhile",
+        }
+    }
+}
+
+impl fmt::Display for Nemesis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl FromStr for Nemesis {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = || Nemesis::ALL.map(Nemesis::word).join(", ");
+        Nemesis::ALL.into_iter().find(|nemesis| nemesis.word() == word).ok_or_else(|| format!("is none of all, {}", known()))
+    }
+}
+
+/// One fault as it was.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Fault {
+    pub nemesis: Nemesis,
+    /// What exactly was hurt.
+    pub detail: String,
+    pub from_us: u64,
+    /// When it was healed.
+    pub until_us: u64,
+    /// What shows that it bit.
+    pub evidence: Option<String>,
+}
+
+/// No leader for so long: the fault is not made.
+const LEADER_WITHIN: Duration = Duration::from_secs(20);
+/// After a fault something has to show within this time, for it to have bitten.
+const SHOWS_WITHIN: Duration = Duration::from_secs(15);
+
+/// Makes one fault after the other until it is told to stop: each of the chosen once, in an order by the seed, then any of them.
+pub async fn run(stage: Arc<Stage>, chosen: Vec<Nemesis>, seed: u64, stop: watch::Receiver<bool>) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut round: Vec<Nemesis> = Vec::new();
+    while !*stop.borrow() {
+        if round.is_empty() {
+            round = chosen.clone();
+            round.shuffle(&mut rng);
+        }
+        let Some(nemesis) = round.pop() else { return };
+        rest(&mut rng, 800..2_500, &stop).await;
+        if *stop.borrow() {
+            return;
+        }
+        let mut hand = Hand { stage: Arc::clone(&stage), rng: StdRng::seed_from_u64(rng.random()), stop: stop.clone() };
+        let from = stage.recorder.now();
+        *stage.current.lock().expect("no panic under the lock") = Some(nemesis.word());
+        let made = hand.make(nemesis).await;
+        *stage.current.lock().expect("no panic under the lock") = None;
+        let (detail, evidence) = made.unwrap_or_else(|error| (format!("could not be made: {error:#}"), None));
+        let micros = |moment: Moment| u64::try_from(moment.as_micros()).unwrap_or(u64::MAX);
+        let fault = Fault { nemesis, detail, from_us: micros(from), until_us: micros(stage.recorder.now()), evidence };
+        stage.faults.lock().expect("no panic under the lock").push(fault);
+    }
+}
+
+/// Waits, but not longer than until it is told to stop.
+async fn rest(rng: &mut StdRng, ms: std::ops::Range<u64>, stop: &watch::Receiver<bool>) {
+    let time = Duration::from_millis(rng.random_range(ms));
+    let mut stop = stop.clone();
+    // Either way the rest is over.
+    let _ = timeout(time, stop.wait_for(|stop| *stop)).await;
+}
+
+/// What hurts, with its own randomness.
+struct Hand {
+    stage: Arc<Stage>,
+    rng: StdRng,
+    stop: watch::Receiver<bool>,
+}
+
+type Made = anyhow::Result<(String, Option<String>)>;
+
+impl Hand {
+    async fn make(&mut self, nemesis: Nemesis) -> Made {
+        match nemesis {
+            Nemesis::KillLeader => self.kill_leader().await,
+            Nemesis::KillFollower => self.kill_follower().await,
+            Nemesis::KillAll => self.kill_all().await,
+            Nemesis::KillGateway => self.kill_gateway().await,
+            Nemesis::PauseLeader => self.pause_leader().await,
+            Nemesis::PartitionLeader => self.partition_leader().await,
+            Nemesis::PartitionFollower => self.partition_follower().await,
+            Nemesis::OneWay => self.one_way().await,
+            Nemesis::GatewayLink => self.gateway_link().await,
+            Nemesis::SlowLinks => self.slow_links().await,
+            Nemesis::LostReplies => self.lost_replies().await,
+            Nemesis::RollingRestart => self.rolling_restart().await,
+            Nemesis::Transfer => self.transfer().await,
+            Nemesis::Membership => self.membership().await,
+        }
+    }
+
+    async fn cluster(&self) -> anyhow::Result<tokio::sync::MutexGuard<'_, Cluster>> {
+        Ok(self.stage.cluster.as_ref().context("no cluster of our own")?.lock().await)
+    }
+
+    fn now(&self) -> Moment {
+        self.stage.recorder.now()
+    }
+
+    /// Term and id of whoever leads now.
+    async fn leader(&self) -> anyhow::Result<(u64, u64)> {
+        let deadline = Instant::now() + LEADER_WITHIN;
+        loop {
+            if let Some(leader) = self.stage.sights.last().leader {
+                return Ok(leader);
+            }
+            anyhow::ensure!(Instant::now() < deadline, "no leader for {} s", LEADER_WITHIN.as_secs());
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn follower(&mut self) -> anyhow::Result<u64> {
+        let (_, leader) = self.leader().await?;
+        let others: Vec<u64> = self.cluster().await?.node_ids().into_iter().filter(|id| *id != leader).collect();
+        anyhow::ensure!(!others.is_empty(), "no follower");
+        Ok(others[self.rng.random_range(0..others.len())])
+    }
+
+    /// Holds a fault for some time.
+    async fn hold(&mut self, ms: std::ops::Range<u64>) {
+        rest(&mut self.rng, ms, &self.stop).await;
+    }
+
+    /// Waits until another leader than that of `term` is seen.
+    async fn successor(&self, since: Moment, term: u64, old: u64) -> Option<String> {
+        let deadline = Instant::now() + SHOWS_WITHIN;
+        loop {
+            if let Some((next, id)) = self.stage.sights.leader_after(since, (term, old)) {
+                return Some(format!("node {old} led in term {term}, node {id} in term {next}"));
+            }
+            if Instant::now() > deadline {
+                return None;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until a write that was sent after `since` is acknowledged.
+    async fn acknowledged(&self, since: Moment) -> Option<String> {
+        let deadline = Instant::now() + SHOWS_WITHIN;
+        loop {
+            let count = self.stage.recorder.count(|event| event.sent >= since && event.revision.is_some() && !event.operation.is_read());
+            if count > 0 {
+                return Some(format!("{count} writes acknowledged"));
+            }
+            if Instant::now() > deadline {
+                return None;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    // -------- processes
+
+    async fn kill_leader(&mut self) -> Made {
+        let (term, id) = self.leader().await?;
+        let since = self.now();
+        self.cluster().await?.kill_node(id).await;
+        let evidence = self.successor(since, term, id).await;
+        self.hold(200..2_000).await;
+        self.cluster().await?.start_node(id)?;
+        Ok((format!("node {id}"), evidence))
+    }
+
+    async fn kill_follower(&mut self) -> Made {
+        let id = self.follower().await?;
+        self.cluster().await?.kill_node(id).await;
+        let since = self.now();
+        self.hold(800..3_000).await;
+        let evidence = self.acknowledged(since).await;
+        self.cluster().await?.start_node(id)?;
+        Ok((format!("node {id}"), evidence))
+    }
+
+    async fn kill_all(&mut self) -> Made {
+        self.leader().await?;
+        let mut cluster = self.cluster().await?;
+        let ids = cluster.node_ids();
+        cluster.kill_nodes(&ids).await;
+        drop(cluster);
+        self.hold(100..800).await;
+        let since = self.now();
+        let mut cluster = self.cluster().await?;
+        ids.iter().try_for_each(|id| cluster.start_node(*id))?;
+        drop(cluster);
+        Ok((format!("nodes {ids:?}"), self.acknowledged(since).await))
+    }
+
+    async fn kill_gateway(&mut self) -> Made {
+        let count = self.cluster().await?.gateway_count();
+        anyhow::ensure!(count > 1, "there is one gateway alone");
+        let place = self.rng.random_range(0..count);
+        let before = self.stage.doors.failures(place);
+        self.cluster().await?.kill_gateway(place).await;
+        let since = self.now();
+        self.hold(1_000..3_000).await;
+        let failed = self.stage.doors.failures(place) - before;
+        let evidence = self.acknowledged(since).await.filter(|_| failed > 0).map(|told| format!("{failed} attempts failed there, {told}"));
+        self.cluster().await?.start_gateway(place)?;
+        Ok((format!("gateway {place}"), evidence))
+    }
+
+    async fn pause_leader(&mut self) -> Made {
+        let (term, id) = self.leader().await?;
+        let since = self.now();
+        self.cluster().await?.signal_node(id, Signal::STOP);
+        let led = self.successor(since, term, id).await;
+        let from = self.now();
+        let ttl_ms = TTL.as_millis() as u64;
+        self.hold(ttl_ms + 500..2 * ttl_ms + 1_000).await;
+        // Its old leases, on its own clock, are over by now.
+        self.cluster().await?.signal_node(id, Signal::CONT);
+        let held = self.now() - from;
+        let leases = self.stage.recorder.count(|event| {
+            let is_lease = matches!((&event.operation, &event.outcome), (Operation::Acquire { .. }, Outcome::Granted { .. }));
+            is_lease && event.sent >= from && event.answered <= from + held
+        });
+        let is_whole = held > TTL && (leases > 0 || !self.stage.cast.has_rivals);
+        let evidence = led.filter(|_| is_whole).map(|told| format!("{told}; {leases} leases granted or renewed meanwhile"));
+        // So that it meets its successor before the next fault.
+        self.hold(300..800).await;
+        Ok((format!("node {id} for {:.1} s", held.as_secs_f64()), evidence))
+    }
+
+    async fn rolling_restart(&mut self) -> Made {
+        let ids = self.cluster().await?.node_ids();
+        let since = self.now();
+        for id in &ids {
+            self.leader().await?;
+            self.cluster().await?.stop_node(*id).await;
+            self.hold(50..500).await;
+            self.cluster().await?.start_node(*id)?;
+            // The next one only when this one is back, as an operator would.
+            let deadline = Instant::now() + SHOWS_WITHIN;
+            while self.stage.sights.last().ready < ids.len() {
+                anyhow::ensure!(Instant::now() < deadline, "node {id} is not ready {} s after its restart", SHOWS_WITHIN.as_secs());
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+        Ok((format!("nodes {ids:?}"), self.acknowledged(since).await))
+    }
+
+    // -------- links
+
+    /// Cuts links until they are healed.
+    fn cut(&self, links: &[(Party, Party, Link)]) -> Vec<(Party, Party)> {
+        let Some(fabric) = &self.stage.fabric else { return Vec::new() };
+        links.iter().for_each(|(from, to, link)| fabric.set(*from, *to, *link));
+        links.iter().map(|(from, to, _)| (*from, *to)).collect()
+    }
+
+    fn heal(&self, links: &[(Party, Party)]) {
+        if let Some(fabric) = &self.stage.fabric {
+            fabric.heal(links);
+        }
+    }
+
+    fn tally(&self) -> (u64, u64, u64) {
+        self.stage.fabric.as_ref().map_or((0, 0, 0), |fabric| {
+            let tally = &fabric.tally;
+            (tally.held.load(Relaxed), tally.swallowed.load(Relaxed), tally.delayed.load(Relaxed))
+        })
+    }
+
+    /// All links between a node and the other nodes, both ways.
+    async fn around(&self, id: u64, out: Link, back: Link) -> anyhow::Result<Vec<(Party, Party, Link)>> {
+        let others: Vec<u64> = self.cluster().await?.node_ids().into_iter().filter(|other| *other != id).collect();
+        let ways = others.into_iter().map(Party::Node).flat_map(|other| [(Party::Node(id), other, out), (other, Party::Node(id), back)]);
+        Ok(ways.collect())
+    }
+
+    /// A node alone. Gateways still reach it: a leader of the past is asked, too.
+    async fn isolated(&mut self, id: u64) -> anyhow::Result<Vec<(Party, Party)>> {
+        // Held back bytes arrive late; swallowed ones never.
+        let flow = if self.rng.random_bool(0.7) { Flow::Hold } else { Flow::Swallow };
+        let link = Link { there: flow, back: flow };
+        Ok(self.cut(&self.around(id, link, link).await?))
+    }
+
+    async fn partition_leader(&mut self) -> Made {
+        let (term, id) = self.leader().await?;
+        let since = self.now();
+        let links = self.isolated(id).await?;
+        let evidence = self.successor(since, term, id).await;
+        self.hold(500..4_000).await;
+        self.heal(&links);
+        Ok((format!("node {id} alone"), evidence))
+    }
+
+    async fn partition_follower(&mut self) -> Made {
+        let id = self.follower().await?;
+        let links = self.isolated(id).await?;
+        let (since, (held, swallowed, _)) = (self.now(), self.tally());
+        self.hold(1_500..5_000).await;
+        let evidence = self.acknowledged(since).await.filter(|_| self.tally().0 + self.tally().1 > held + swallowed);
+        self.heal(&links);
+        Ok((format!("node {id} alone"), evidence))
+    }
+
+    async fn one_way(&mut self) -> Made {
+        let (_, leader) = self.leader().await?;
+        let (id, who) = if self.rng.random_bool(0.7) { (leader, "leader") } else { (self.follower().await?, "follower") };
+        let is_deaf = self.rng.random_bool(0.5);
+        let (inward, outward) = if is_deaf { (Flow::Hold, Flow::Pass) } else { (Flow::Pass, Flow::Hold) };
+        // What it sends goes there on its own connections and back on those of the others.
+        let (own, others) = (Link { there: outward, back: inward }, Link { there: inward, back: outward });
+        let before = self.tally().0;
+        let since = self.now();
+        let links = self.cut(&self.around(id, own, others).await?);
+        self.hold(1_500..5_000).await;
+        let written = self.acknowledged(since).await;
+        let held = self.tally().0 - before;
+        self.heal(&links);
+        let word = if is_deaf { "hears nobody" } else { "is heard by nobody" };
+        let evidence = written.filter(|_| held > 0).map(|told| format!("{held} pieces held back, {told}"));
+        Ok((format!("node {id}, {who}, {word}"), evidence))
+    }
+
+    async fn gateway_link(&mut self) -> Made {
+        let (_, leader) = self.leader().await?;
+        let count = self.cluster().await?.gateway_count();
+        let place = self.rng.random_range(0..count);
+        let flow = if self.rng.random_bool(0.5) { Flow::Hold } else { Flow::Swallow };
+        // Requests arrive and answers do not, or neither.
+        let there = if self.rng.random_bool(0.5) { Flow::Pass } else { flow };
+        let (held, swallowed, _) = self.tally();
+        let since = self.now();
+        let links = self.cut(&[(Party::Gateway(place), Party::Node(leader), Link { there, back: flow })]);
+        self.hold(1_500..5_000).await;
+        let evidence = self.acknowledged(since).await.filter(|_| self.tally().0 + self.tally().1 > held + swallowed);
+        self.heal(&links);
+        Ok((format!("gateway {place} and node {leader}, the leader"), evidence))
+    }
+
+    async fn slow_links(&mut self) -> Made {
+        let ids = self.cluster().await?.node_ids();
+        let id = ids[self.rng.random_range(0..ids.len())];
+        let time = Duration::from_millis(self.rng.random_range(20..250));
+        let link = Link { there: Flow::Delay(time), back: Flow::Delay(time) };
+        let before = self.tally().2;
+        let since = self.now();
+        let links = self.cut(&self.around(id, link, link).await?);
+        self.hold(2_000..6_000).await;
+        let written = self.acknowledged(since).await;
+        self.heal(&links);
+        let delayed = self.tally().2 - before;
+        let evidence = written.filter(|_| delayed > 0).map(|told| format!("{delayed} pieces delayed, {told}"));
+        Ok((format!("node {id}, {} ms each way", time.as_millis()), evidence))
+    }
+
+    async fn lost_replies(&mut self) -> Made {
+        let count = self.cluster().await?.gateway_count();
+        anyhow::ensure!(count > 1, "there is one gateway alone");
+        let place = self.rng.random_range(0..count);
+        let before = self.stage.doors.resent.load(Relaxed);
+        let links = self.cut(&[(Party::Client, Party::Gateway(place), Link { there: Flow::Pass, back: Flow::Swallow })]);
+        self.hold(2_000..5_000).await;
+        self.heal(&links);
+        // The connections end now, and the calls on them are sent again.
+        let deadline = Instant::now() + SHOWS_WITHIN;
+        while self.stage.doors.resent.load(Relaxed) == before && Instant::now() < deadline {
+            sleep(Duration::from_millis(50)).await;
+        }
+        let resent = self.stage.doors.resent.load(Relaxed) - before;
+        let evidence = (resent > 0).then(|| format!("{resent} calls answered through another gateway after their answer was lost"));
+        Ok((format!("gateway {place}"), evidence))
+    }
+
+    // -------- operator
+
+    async fn transfer(&mut self) -> Made {
+        let (term, leader) = self.leader().await?;
+        let to = self.follower().await?;
+        let since = self.now();
+        let done = self.cluster().await?.verb(&["transfer".into(), to.to_string()]).await?;
+        let moved = self.successor(since, term, leader).await;
+        let evidence = moved.filter(|_| done["leader"] == to).map(|told| format!("asked for node {to}: {told}"));
+        Ok((format!("node {leader} to node {to}"), evidence))
+    }
+
+    /// A new node takes part, and one that was there goes for good.
+    async fn membership(&mut self) -> Made {
+        let (_, leader) = self.leader().await?;
+        let since = self.now();
+        let before = self.cluster().await?.node_ids();
+        // The leader goes as often as another.
+        let gone = before[self.rng.random_range(0..before.len())];
+        let mut cluster = self.cluster().await?;
+        let new = cluster.add_node().await?;
+        self.stage.note_addresses(&cluster);
+        let relay = cluster.relay_of(new).context("just added")?.to_string();
+        let steps: [Vec<String>; 3] =
+            [vec!["join".into(), relay], vec!["promote".into(), new.to_string()], vec!["remove".into(), gone.to_string()]];
+        for step in steps {
+            let deadline = Instant::now() + 2 * LEADER_WITHIN;
+            loop {
+                match cluster.verb(&step).await {
+                    Ok(_) => break,
+                    Err(error) if Instant::now() > deadline => return Err(error),
+                    // A learner that has yet to catch up, or no leader just now.
+                    Err(_) => sleep(Duration::from_millis(300)).await,
+                }
+            }
+        }
+        cluster.forget_node(gone).await;
+        self.stage.note_addresses(&cluster);
+        drop(cluster);
+        let role = if gone == leader { ", which led" } else { "" };
+        Ok((format!("node {new} for node {gone}{role}"), self.acknowledged(since).await))
+    }
+}
