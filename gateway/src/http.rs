@@ -87,6 +87,9 @@ pub async fn observe<T: DeserializeOwned>(
         Ok(received) => received,
         Err(refused) => return refused,
     };
+    if caller.is_none() {
+        return refusal(&CallError::Unauthenticated);
+    }
     let idempotency_key = idempotency_key(&headers);
     let ctx = CallContext { idempotency_key, ..CallContext::new(caller, deadline, app.services.clone()) };
     let read = arguments(&headers, &body).and_then(|value| {
