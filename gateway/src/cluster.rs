@@ -15,6 +15,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use quorate_domain::{Command, CommandKind, Principal, Query, QueryKind, Refusal, Revision, UnixMs, codec};
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_client::ClusterClient;
+use quorate_proto::link::{self, Connect};
 use quorate_proto::secret;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
@@ -59,6 +60,7 @@ pub struct Cluster {
 
 struct Shared {
     nodes: RwLock<Arc<Vec<Arc<Node>>>>,
+    connect: Connect,
     secret: secret::Show,
     view: watch::Sender<View>,
     /// Wakes the prober before its time.
@@ -106,13 +108,19 @@ pub enum ConnectError {
 impl Cluster {
     /// Begins to look for the cluster. Has to be called inside a Tokio runtime; does not wait for a node.
     pub fn connect(nodes: &[String], cluster_secret: Option<&str>) -> Result<Self, ConnectError> {
+        Self::connect_over(link::tcp(), nodes, cluster_secret)
+    }
+
+    /// The same over connections of another kind.
+    pub fn connect_over(connect: Connect, nodes: &[String], cluster_secret: Option<&str>) -> Result<Self, ConnectError> {
         if nodes.is_empty() {
             return Err(ConnectError::NoNodes);
         }
         let secret = secret::Show::new(cluster_secret).map_err(ConnectError::Secret)?;
-        let nodes = nodes.iter().map(|address| Node::new(address, &secret).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
+        let nodes = nodes.iter().map(|address| Node::new(&connect, address, &secret).map(Arc::new)).collect::<Result<Vec<_>, _>>()?;
         let shared = Arc::new(Shared {
             nodes: RwLock::new(Arc::new(nodes)),
+            connect,
             secret,
             view: watch::Sender::new(View::default()),
             doubt: Notify::new(),
@@ -226,20 +234,19 @@ impl Cluster {
 }
 
 impl Node {
-    fn new(address: &str, secret: &secret::Show) -> Result<Self, ConnectError> {
+    fn new(connect: &Connect, address: &str, secret: &secret::Show) -> Result<Self, ConnectError> {
         let address = url(address);
         let endpoint =
             Endpoint::from_shared(address.clone()).map_err(|source| ConnectError::Address { address: address.clone(), source })?;
-        let channel = endpoint
+        let endpoint = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(Duration::from_secs(2))
             .keep_alive_timeout(Duration::from_secs(2))
             .keep_alive_while_idle(true)
             .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(4 << 20)
-            .connect_lazy();
-        let client = ClusterClient::with_interceptor(channel, secret.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
+            .initial_connection_window_size(4 << 20);
+        let client = ClusterClient::with_interceptor(connect(endpoint), secret.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
         Ok(Self { address, client })
     }
 }
@@ -255,7 +262,7 @@ impl Shared {
         if let Some(known) = self.nodes().iter().find(|node| node.address == address) {
             return Some(known.clone());
         }
-        let new = Arc::new(Node::new(&address, &self.secret).ok()?);
+        let new = Arc::new(Node::new(&self.connect, &address, &self.secret).ok()?);
         let mut nodes = self.nodes.write().expect("no panic under the lock");
         if let Some(known) = nodes.iter().find(|node| node.address == address) {
             return Some(known.clone());

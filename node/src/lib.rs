@@ -10,5 +10,5 @@ mod service;
 mod sign;
 
 pub use config::Config;
-pub use run::{Ended, run};
-pub use sign::public_key;
+pub use run::{Ended, run, services};
+pub use sign::{Signer, public_key};

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::server::{Router, TcpIncoming};
 
 use crate::Config;
 use crate::health;
@@ -58,15 +58,7 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
 
     let (end, ended) = watch::channel(false);
     let served = {
-        let want = Want::new(config.cluster_secret.clone());
-        let cluster = ClusterServer::new(ClusterService::new(raft.clone(), signer))
-            .max_decoding_message_size(REQUEST_BYTES_MAX)
-            .max_encoding_message_size(4 * REQUEST_BYTES_MAX);
-        let router = Server::builder()
-            .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE))
-            .add_service(InterceptedService::new(cluster, want.clone()))
-            .add_service(InterceptedService::new(raft.service().into_server(), want));
+        let router = services(&raft, signer, config.cluster_secret.clone());
         let incoming = TcpIncoming::from(grpc).with_nodelay(Some(true));
         tokio::spawn(router.serve_with_incoming_shutdown(incoming, until(ended.clone())))
     };
@@ -82,6 +74,19 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
     // What does not end by itself, a watcher's stream say, ends with the process.
     let _ = tokio::time::timeout(DRAIN, async { tokio::join!(served, health) }).await;
     outcome
+}
+
+/// What a node answers over gRPC: gateways and operators, and the other nodes.
+pub fn services(raft: &RaftNode, signer: Signer, cluster_secret: Option<String>) -> Router {
+    let want = Want::new(cluster_secret);
+    let cluster = ClusterServer::new(ClusterService::new(raft.clone(), signer))
+        .max_decoding_message_size(REQUEST_BYTES_MAX)
+        .max_encoding_message_size(4 * REQUEST_BYTES_MAX);
+    Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .add_service(InterceptedService::new(cluster, want.clone()))
+        .add_service(InterceptedService::new(raft.service().into_server(), want))
 }
 
 async fn until(mut ended: watch::Receiver<bool>) {

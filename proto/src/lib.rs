@@ -13,6 +13,8 @@ pub mod raft {
     tonic::include_proto!("quorate.raft.v1");
 }
 
+pub mod link;
+
 /// The largest request a node accepts, in bytes; larger ones are refused before they are read.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::SnapshotPolicy;
-use quorate_storage::{LogOptions, StateOptions};
+use quorate_proto::link::{self, Connect};
+use quorate_storage::{Engine, LogOptions, Rocks, StateOptions};
 use tonic::transport::Endpoint;
 
+use crate::clock::{Clock, SystemClock};
 use crate::types::Address;
 
 /// Makes a connection's settings out of an address `host:port`; where TLS comes in.
@@ -33,6 +35,12 @@ pub struct Config {
     pub address: Address,
     /// Default: plain HTTP/2.
     pub dial: Dial,
+    /// Opens the connections to the other members. Default: over TCP.
+    pub connect: Connect,
+    /// Where time comes from. Default: this machine's clocks.
+    pub clock: Arc<dyn Clock>,
+    /// What log and state are stored in. Default: RocksDB.
+    pub engine: Arc<dyn Engine>,
     /// Shown to the other members on every call; they refuse calls without theirs. Default none.
     pub cluster_secret: Option<String>,
 
@@ -92,6 +100,9 @@ impl Config {
             node_id,
             address,
             dial: Arc::new(plain),
+            connect: link::tcp(),
+            clock: Arc::new(SystemClock),
+            engine: Arc::new(Rocks::default()),
             cluster_secret: None,
             heartbeat_ms: 100,
             election_timeout_ms_min: 300,

@@ -12,8 +12,9 @@
 //! * [`peers`], [`network`], [`server`] and [`transfer`]: between nodes.
 //! * [`clock`], [`proposer`] and [`read`]: from calls to entries, and from states to answers.
 //! * [`membership`]: who takes part.
-//! * [`config`] and [`node`]: all of it, started and stopped.
+//! * [`config`] and [`node`]: all of it, started and stopped. [`blocking`] is how anything waits for a disk.
 
+pub mod blocking;
 pub mod clock;
 pub mod config;
 mod form;
@@ -31,6 +32,8 @@ mod transfer;
 mod types;
 pub mod unavailable;
 
+pub use blocking::blocking;
+pub use clock::Clock;
 pub use config::Config;
 pub use membership::{Change, MembershipError, Outcome};
 pub use node::{InitError, RaftNode, StartError, TransferLeaderError};

@@ -26,6 +26,7 @@ use openraft::raft::{
 };
 use openraft::{OptionalSend, Snapshot};
 use quorate_domain::codec;
+use quorate_proto::link::Connect;
 use quorate_proto::raft::raft_client::RaftClient;
 use quorate_proto::raft::{RaftRequest, RaftResponse};
 use quorate_proto::secret::Show;
@@ -69,6 +70,7 @@ pub enum Lane {
 pub struct Links {
     pub peers: Arc<Peers>,
     dial: config::Dial,
+    connect: Connect,
     secret: Show,
     /// How long opening a connection or a stream may take.
     pub open_max: Duration,
@@ -83,6 +85,7 @@ impl Links {
         Ok(Arc::new(Self {
             peers,
             dial: Arc::clone(&config.dial),
+            connect: Arc::clone(&config.connect),
             secret: Show::new(config.cluster_secret.as_deref())?,
             open_max: config.lease(),
             snapshot_stall: Duration::from_millis(config.snapshot_stall_ms),
@@ -120,16 +123,15 @@ impl Links {
             return Ok(client.clone());
         }
         let endpoint = (self.dial)(&address.grpc).map_err(unreachable)?;
-        let channel = endpoint
+        let endpoint = endpoint
             .connect_timeout(self.open_max)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(8 << 20)
-            .initial_connection_window_size(16 << 20)
-            .connect_lazy();
-        let client = RaftClient::with_interceptor(channel, self.secret.clone())
+            .initial_connection_window_size(16 << 20);
+        let client = RaftClient::with_interceptor((self.connect)(endpoint), self.secret.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         clients.insert((target, lane), (address.grpc.clone(), client.clone()));

@@ -12,8 +12,9 @@ use quorate_domain::{Revision, codec};
 use quorate_proto::cluster;
 use quorate_storage::{Claim, DataDir, FsyncProbe, IdentityError, LogStore, Snapshots, StateStore, StorageError, probe_fsync};
 use tokio::sync::{oneshot, watch};
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::AbortHandle;
 
+use crate::blocking::blocking;
 use crate::config::Config;
 use crate::keeper::Keeper;
 use crate::log::Log;
@@ -135,7 +136,7 @@ impl RaftNode {
         config.check().map_err(StartError::Config)?;
         let opened = {
             let config = config.clone();
-            spawn_blocking(move || Opened::open(&config)).await.map_err(std::io::Error::other)??
+            blocking(move || Opened::open(&config)).await??
         };
         let Opened { data_dir, probe, log, state, snapshots } = opened;
         if let Some(probe) = probe {
@@ -153,8 +154,14 @@ impl RaftNode {
         let peers = Arc::new(Peers::open(data_dir.path(), me)?);
         let links =
             Links::new(Arc::clone(&peers), &config).map_err(|error| StartError::Config(format!("the cluster secret is wrong: {error}")))?;
-        let applied = Applied::open(Arc::clone(&state), Arc::clone(&log), snapshots.clone(), codec::encode(&origin).into())?;
-        let (machine, machine_dropped) = Machine::start(Arc::clone(&applied))?;
+        let applied = Applied::open(
+            Arc::clone(&state),
+            Arc::clone(&log),
+            snapshots.clone(),
+            Arc::clone(&config.clock),
+            codec::encode(&origin).into(),
+        )?;
+        let (machine, machine_dropped) = Machine::new(Arc::clone(&applied));
         let log = Log::new(log, state, config.append_bytes_max);
         let raft = Raft::build(config.node_id, openraft_config, Network(Arc::clone(&links)), log, machine)
             .await
@@ -162,7 +169,7 @@ impl RaftNode {
         links.observe(raft.metrics());
 
         let contact = Arc::<Contact>::default();
-        let reader = Reader::start(raft.clone(), Arc::clone(&applied), links, Arc::clone(&contact), config.lease());
+        let reader = Reader::start(raft.clone(), Arc::clone(&applied), links, Arc::clone(&contact), &config);
         let proposer = Proposer::start(raft.clone(), &config);
         let incoming = Arc::new(Incoming::new(snapshots, origin));
         let service = RaftService { raft: raft.clone(), peers, reader: reader.clone(), contact, incoming };
@@ -392,7 +399,7 @@ impl RaftNode {
             tracing::warn!("openraft's task ended in a panic");
         }
         let (state, log) = (Arc::clone(&self.inner.applied.state), Arc::clone(&self.inner.applied.log));
-        let flushed = spawn_blocking(move || {
+        let flushed = blocking(move || {
             let flushed = state.flush();
             log.close();
             flushed
@@ -424,8 +431,8 @@ impl Opened {
         let probe = probe(config)?;
         Ok(Self {
             probe,
-            log: LogStore::open(&data_dir.log_dir(), config.log)?,
-            state: Arc::new(StateStore::open(&data_dir.state_dir(), config.state)?),
+            log: LogStore::open_on(&*config.engine, &data_dir.log_dir(), config.log)?,
+            state: Arc::new(StateStore::open_on(Arc::clone(&config.engine), &data_dir.state_dir(), config.state)?),
             snapshots: Snapshots::open(&data_dir.snapshots_dir())?,
             data_dir,
         })

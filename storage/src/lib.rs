@@ -10,9 +10,11 @@
 //!   a damaged log is found before RocksDB opens it, and [`probe`] measures the disk before the node starts.
 //! * [`state`]: the state machine. No WAL, one batch per commit, always on disk at the boundary of a batch.
 //! * [`snapshot`]: the state as a directory of files that can be sent, resumed, checked and installed.
-//! * `durable` and `rocks`: files that are there whole or not at all, and what both databases share.
+//! * [`engine`]: what log and state need of the database under them, and `rocks`, which is RocksDB.
+//! * `durable`: files that are there whole or not at all.
 
 mod durable;
+pub mod engine;
 pub mod identity;
 pub mod log;
 pub mod probe;
@@ -21,9 +23,11 @@ pub mod snapshot;
 pub mod state;
 mod wal;
 
+pub use engine::Engine;
 pub use identity::{Claim, DataDir, Identity, IdentityError};
 pub use log::{LogOptions, LogStats, LogStore};
 pub use probe::{FsyncProbe, probe_fsync};
 pub use quorate_domain::StorageError;
+pub use rocks::Rocks;
 pub use snapshot::{FileEntry, Manifest, Receiver, Snapshot, Snapshots, TransferError};
 pub use state::{StateOptions, StateStore, StateView};
