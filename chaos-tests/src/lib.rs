@@ -5,11 +5,12 @@
 //! report only what no order of events explains.
 //!
 //! Reading order: [`history`] (recording), [`invariant`] (the checks, named as in the literature). Each check has a test that
-//! plants the fault it is for. This crate knows nothing of the product beyond what a client sees: no crate of the workspace is
-//! linked, and the executable is driven from outside.
+//! plants the fault it is for. These two know nothing of the product beyond what a client sees. [`sim`] runs the product itself, in
+//! one process on simulated time.
 //!
-//! What is not here yet: a linearizability checker over whole histories, the nemeses, and a workload of its own. The first
-//! workloads that kill real processes are `tests/system` and `tests/clients`.
+//! What is not here yet: a linearizability checker over whole histories. The first workloads that kill real processes are
+//! `tests/system` and `tests/clients`.
 
 pub mod history;
 pub mod invariant;
+pub mod sim;
