@@ -6,11 +6,16 @@ use std::time::Duration;
 use quorate_domain::UnixMs;
 use quorate_raft::Clock;
 
+use super::plant::Plant;
 use super::process;
 
 /// Clones are the same clocks.
 #[derive(Clone, Default)]
-pub struct SkewedClock(Arc<Mutex<Skew>>);
+pub struct SkewedClock {
+    skew: Arc<Mutex<Skew>>,
+    /// A planted bug: the lease clock is told the wall clock's time.
+    lease_by_wall: bool,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Skew {
@@ -30,6 +35,10 @@ impl Skew {
 }
 
 impl SkewedClock {
+    pub fn new(plant: Option<Plant>) -> Self {
+        Self { skew: Arc::default(), lease_by_wall: plant == Some(Plant::LeaseByWallClock) }
+    }
+
     /// Puts the wall clock so far off.
     pub fn step_wall(&self, wall_ms: i64) {
         self.lock().wall_ms = wall_ms;
@@ -45,12 +54,15 @@ impl SkewedClock {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Skew> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.skew.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Clock for SkewedClock {
     fn since_boot(&self) -> Duration {
+        if self.lease_by_wall {
+            return Duration::from_millis(self.wall().0);
+        }
         const BOOTED_BEFORE_US: i64 = 1_000_000_000;
         let now = process::elapsed();
         let us = BOOTED_BEFORE_US + now.as_micros() as i64 + self.lock().drifted_us(now);

@@ -23,6 +23,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Deserialize;
 
+use super::plant::Plant;
 use super::process;
 
 type Key = (String, Vec<u8>);
@@ -32,6 +33,8 @@ type Rows = BTreeMap<Key, Vec<u8>>;
 const NAME: &str = "simulated";
 /// Rows of a checkpoint, one file for each family.
 const CHECKPOINT: &str = "rows-";
+/// How long a write that nobody syncs stays in memory, for planted bugs.
+const PAGE_CACHE: Duration = Duration::from_secs(1);
 /// Of so many commits one is followed by a flush that nobody asked for.
 const OWN_FLUSH_ONE_IN: u32 = 50;
 
@@ -72,6 +75,7 @@ struct Inner {
     node: u64,
     /// Of the last commit to a state.
     applied: u64,
+    plant: Option<Plant>,
 }
 
 /// A database as it is, and as it would be after a crash.
@@ -84,6 +88,8 @@ struct Stored {
     hash: u128,
     in_flight: BTreeMap<u64, Vec<Write>>,
     next_write: u64,
+    /// When a vote came that a planted bug keeps off the disk.
+    vote_since: Option<Duration>,
 }
 
 enum Write {
@@ -132,7 +138,7 @@ impl States {
 }
 
 impl Disk {
-    pub fn new(node: u64, seed: u64, states: States) -> Self {
+    pub fn new(node: u64, seed: u64, states: States, plant: Option<Plant>) -> Self {
         Self(Arc::new(Mutex::new(Inner {
             random: StdRng::seed_from_u64(seed),
             databases: Vec::new(),
@@ -142,18 +148,21 @@ impl Disk {
             states,
             node,
             applied: 0,
+            plant,
         })))
     }
 
     /// The power goes: of what is on its way the disk keeps some, and of what was not synced nothing.
     pub fn crash(&self) {
         let mut guard = self.lock();
-        let Inner { random, databases, epoch, bites, faults, .. } = &mut *guard;
+        let Inner { random, databases, epoch, bites, faults, plant, .. } = &mut *guard;
         *epoch += 1;
         *faults = Faults::default();
         for stored in databases {
             for (_, writes) in std::mem::take(&mut stored.in_flight) {
-                if random.random_bool(0.5) {
+                // What was answered before it was synced is in `rows` already, and only there.
+                let is_kept = *plant != Some(Plant::AckBeforeSync) && random.random_bool(0.5);
+                if is_kept {
                     stored.apply(&writes);
                     stored.durable = Arc::clone(&stored.rows);
                     bites.unsynced_kept += 1;
@@ -314,7 +323,10 @@ impl Database for Handle {
         let mut writes = Writes::default();
         fill(&mut writes);
         self.with(|inner, id| {
-            let flushes = inner.random.random_ratio(1, OWN_FLUSH_ONE_IN);
+            let flushes = inner.random.random_ratio(1, OWN_FLUSH_ONE_IN) && inner.plant != Some(Plant::PurgePastFlushed);
+            if inner.plant == Some(Plant::StateDrifts) && inner.random.random_ratio(1, 100) {
+                writes.0.remove(0);
+            }
             let stored = &mut inner.databases[id];
             stored.apply(&writes.0);
             stored.unflushed += 1;
@@ -342,6 +354,11 @@ impl Database for Handle {
             let stored = &mut inner.databases[id];
             let number = stored.next_write;
             stored.next_write += 1;
+            if inner.plant == Some(Plant::AckBeforeSync) {
+                stored.apply(&writes.0);
+                stored.in_flight.insert(number, Vec::new());
+                return Ok((number, PAGE_CACHE, fails));
+            }
             stored.in_flight.insert(number, writes.0);
             Ok((number, ends - now, fails))
         });
@@ -351,7 +368,15 @@ impl Database for Handle {
             Err(error) => return done(Err(error)),
         };
         let handle = Handle { disk: self.disk.clone(), id: self.id, epoch: self.epoch };
+        let plant = self.disk.lock().plant;
         tokio::spawn(async move {
+            let mut done = Some(done);
+            if plant == Some(Plant::AckBeforeSync) && !fails {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                if let Some(done) = done.take() {
+                    done(Ok(()));
+                }
+            }
             tokio::time::sleep(takes).await;
             let written = handle.with(|inner, id| {
                 if fails {
@@ -362,11 +387,13 @@ impl Database for Handle {
                 let writes = stored.in_flight.remove(&number).unwrap_or_default();
                 if keeps {
                     stored.apply(&writes);
-                    stored.durable = Arc::clone(&stored.rows);
+                    stored.sync(plant);
                 }
                 if fails { Err(no_space()) } else { Ok(()) }
             });
-            done(written);
+            if let Some(done) = done {
+                done(written);
+            }
         });
     }
 
@@ -380,7 +407,9 @@ impl Database for Handle {
                 inner.bites.syncs_failed += 1;
                 return Err(no_space());
             }
-            inner.databases[id].flush();
+            if inner.plant != Some(Plant::PurgePastFlushed) {
+                inner.databases[id].flush();
+            }
             Ok(())
         })
     }
@@ -409,6 +438,25 @@ impl Database for Handle {
 }
 
 impl Stored {
+    /// What is there is on the disk, but for what a planted bug leaves out.
+    fn sync(&mut self, plant: Option<Plant>) {
+        let vote = ("meta".to_owned(), b"vote".to_vec());
+        let before = self.durable.get(&vote).cloned();
+        self.durable = Arc::clone(&self.rows);
+        if plant == Some(Plant::VoteNotDurable) && before != self.rows.get(&vote).cloned() {
+            let now = process::elapsed();
+            if *self.vote_since.get_or_insert(now) + PAGE_CACHE > now {
+                let durable = Arc::make_mut(&mut self.durable);
+                match before {
+                    Some(before) => durable.insert(vote, before),
+                    None => durable.remove(&vote),
+                };
+            } else {
+                self.vote_since = None;
+            }
+        }
+    }
+
     fn flush(&mut self) {
         self.durable = Arc::clone(&self.rows);
         self.unflushed = 0;

@@ -17,7 +17,7 @@
 //! that. Another build, another version of a dependency or another machine's standard library may give another run for the seed.
 //!
 //! Reading order: [`run`] (one simulation), [`node`], [`workload`] and [`operator`] (who takes part), [`nemesis`] (what goes
-//! wrong), [`check`] (what has to be true), then the parts that are put in place.
+//! wrong), [`check`] (what has to be true), [`plant`] (whether the checks would find a bug), then the parts that are put in place.
 
 mod check;
 mod clock;
@@ -27,6 +27,7 @@ mod nemesis;
 mod net;
 mod node;
 mod operator;
+mod plant;
 mod process;
 mod run;
 mod workload;
@@ -36,9 +37,10 @@ use std::io::Read;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use self::journal::Journal;
+use self::plant::Plant;
 use self::run::Verdict;
 
 /// A run that takes longer hangs: simulated time has come to a stop.
@@ -62,6 +64,12 @@ pub struct Sim {
     /// Runs the first seed alone and prints its journal.
     #[arg(long)]
     journal: bool,
+    /// Runs with a planted bug.
+    #[arg(long)]
+    plant: Option<Plant>,
+    /// Plants each bug in turn and tells how many seeds it took to find it.
+    #[arg(long)]
+    plants: bool,
     /// Runs the first seed in this process: what this command starts for each seed.
     #[arg(long, hide = true)]
     here: bool,
@@ -74,9 +82,12 @@ impl Sim {
         if self.here {
             return self.run_here();
         }
+        if self.plants {
+            return self.run_plants();
+        }
         let mut verdicts = Vec::new();
         for seed in (self.seed..).take(if self.journal { 1 } else { self.seeds as usize }) {
-            let verdict = self.run_apart(seed);
+            let verdict = self.run_apart(seed, self.plant);
             if !self.json {
                 self.tell(&verdict);
             }
@@ -90,6 +101,26 @@ impl Sim {
         total.code()
     }
 
+    /// 0 when each planted bug was found within the seeds it may take, else 1.
+    fn run_plants(&self) -> ExitCode {
+        let mut all_found = true;
+        println!("{:<22} {:>6} {:>5}  found as", "planted bug", "seeds", "of");
+        for plant in Plant::value_variants() {
+            let seeds = self.seed..self.seed + plant.seeds_max();
+            let found = seeds.enumerate().find_map(|(number, seed)| {
+                let verdict = self.run_apart(seed, Some(*plant));
+                verdict.violations.first().map(|violation| (number + 1, violation.clone()))
+            });
+            let (took, what) = match &found {
+                Some((took, violation)) => (took.to_string(), violation.chars().take(110).collect()),
+                None => ("-".to_owned(), "NOT FOUND".to_owned()),
+            };
+            println!("{:<22} {took:>6} {:>5}  {what}", plant.name(), plant.seeds_max());
+            all_found &= found.is_some();
+        }
+        if all_found { ExitCode::SUCCESS } else { ExitCode::from(1) }
+    }
+
     fn run_here(&self) -> ExitCode {
         if let Err(why) = process::enter(self.seed) {
             eprintln!("this run would not be repeatable: {why}");
@@ -101,12 +132,12 @@ impl Sim {
         let memory = std::path::Path::new("/dev/shm");
         let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         let dir = dir.expect("a folder for the files of the nodes");
-        let verdict = run::run(self.seed, Duration::from_secs(self.chaos_s), dir.path(), Journal::new(self.journal));
+        let verdict = run::run(self.seed, Duration::from_secs(self.chaos_s), self.plant, dir.path(), Journal::new(self.journal));
         println!("{}", serde_json::to_string(&verdict).expect("a verdict always encodes"));
         ExitCode::SUCCESS
     }
 
-    fn run_apart(&self, seed: u64) -> Verdict {
+    fn run_apart(&self, seed: u64, plant: Option<Plant>) -> Verdict {
         let broken = |why: String| Verdict {
             seed,
             violations: vec![why],
@@ -119,6 +150,9 @@ impl Sim {
         let mut command = Command::new(executable);
         command.args(["sim", "--here", "--seed", &seed.to_string(), "--chaos-s", &self.chaos_s.to_string()]);
         command.args(self.journal.then_some("--journal"));
+        if let Some(plant) = plant {
+            command.args(["--plant", &plant.name()]);
+        }
         let mut child = match command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() {
             Ok(child) => child,
             Err(error) => return broken(format!("the run was not started: {error}")),

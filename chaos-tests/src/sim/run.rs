@@ -17,6 +17,7 @@ use super::journal::Journal;
 use super::nemesis::Nemesis;
 use super::node::{Knobs, Machine};
 use super::operator::Desk;
+use super::plant::Plant;
 use super::workload::{Client, Counts, LIVENESS_MAX, Shared};
 use super::{check, net, process};
 use crate::history::Recorder;
@@ -40,7 +41,7 @@ pub struct Verdict {
 }
 
 /// Runs a seed in this process, which has to have entered the simulation with it. Files go into `dir`.
-pub fn run(seed: u64, chaos: Duration, dir: &Path, journal: Journal) -> Verdict {
+pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal: Journal) -> Verdict {
     let of_hook = journal.clone();
     panic::set_hook(Box::new(move |panicked| of_hook.violation(format!("a panic: {panicked}").replace('\n', " "))));
 
@@ -66,8 +67,8 @@ pub fn run(seed: u64, chaos: Duration, dir: &Path, journal: Journal) -> Verdict 
         .map(|id| Machine {
             id,
             dir: dir.join(net::name(id)),
-            disk: Disk::new(id, random.random(), states.clone()),
-            clock: SkewedClock::default(),
+            disk: Disk::new(id, random.random(), states.clone(), plant),
+            clock: SkewedClock::new(plant),
             knobs,
             journal: journal.clone(),
         })
@@ -87,6 +88,7 @@ pub fn run(seed: u64, chaos: Duration, dir: &Path, journal: Journal) -> Verdict 
         journal: journal.clone(),
         chaos_until: chaos,
         counts: Arc::<Mutex<Counts>>::default(),
+        plant,
     };
     let names: Vec<String> = (1..=CLIENTS).map(|number| format!("c{number}")).collect();
     for name in &names {

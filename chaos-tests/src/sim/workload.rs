@@ -18,6 +18,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
 use super::journal::Journal;
+use super::plant::Plant;
 use super::process;
 use crate::history::{Operation, Outcome, Recorder};
 
@@ -67,6 +68,7 @@ pub struct Shared {
     /// Until when faults happen.
     pub chaos_until: Duration,
     pub counts: Arc<Mutex<Counts>>,
+    pub plant: Option<Plant>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -147,7 +149,10 @@ impl Client {
 
     /// A late duplicate of something sent earlier.
     async fn repeat(&mut self) {
-        let Some(request) = self.sent.choose(&mut self.random).cloned() else { return };
+        let Some(mut request) = self.sent.choose(&mut self.random).cloned() else { return };
+        if self.shared.plant == Some(Plant::DedupeOff) {
+            request.id = format!("{}-again-{}", request.id, process::elapsed().as_millis());
+        }
         if self.send(&request, None, What::Repeated, CALL_MAX).await.is_some() {
             self.count(|counts, _| counts.repeated += 1);
         }
@@ -171,6 +176,7 @@ impl Client {
         let recorder = Arc::clone(&self.shared.recorder);
         let pending = recorder.send(&self.name, operation);
         let sent = process::elapsed();
+        let token = token.filter(|_| self.shared.plant != Some(Plant::TokenNotChecked));
         let answer = self.propose(command, token, id, within).await;
         self.tell(&format!("store {name} {value}"), &answer, |stored| format!("version {}", stored.version));
         match answer {
@@ -191,10 +197,14 @@ impl Client {
         let pending = recorder.send(&self.name, Operation::Read { name: name.into() });
         let sent = process::elapsed();
         let deadline = Instant::now() + within;
+        let consistency = match self.shared.plant {
+            Some(Plant::StaleRead) => Consistency::Stale { max_age_ms: 60_000 },
+            _ => Consistency::Linearizable,
+        };
         let (mut values, mut cursor, mut revision) = (Vec::new(), None, None);
         let outcome = loop {
             let query = FactHistory { entity: "svc:simulated".into(), key: name.into(), limit: 1_000, cursor };
-            match self.cluster.read_as(&self.principal(), query, Consistency::Linearizable, deadline).await {
+            match self.cluster.read_as(&self.principal(), query, consistency, deadline).await {
                 Ok((page, served)) => {
                     values.extend(page.versions.into_iter().map(|version| version.value));
                     revision.get_or_insert(served.revision);
