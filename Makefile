@@ -1,4 +1,4 @@
-# `make dev`, `make test`, `make lint`, `make bench`: each sets up what it needs, and at once when that is there already.
+# `make dev`, `make test`, `make lint`, `make bench`, `make sim`: each sets up what it needs, and at once when that is there already.
 # `CARGO_TARGET_DIR` is respected. Everything builds under the one dev profile, so that RocksDB compiles once.
 
 CARGO ?= cargo
@@ -7,7 +7,7 @@ SETUP := $(TARGET)/setup
 NODE_MODULES := tests/clients/node/node_modules/.package-lock.json
 export QUORATE ?= $(TARGET)/debug/quorate
 
-.PHONY: help dev build test test-rust test-clients test-system lint bench setup setup-test clean-setup
+.PHONY: help dev build test test-rust test-clients test-system lint bench sim setup setup-test clean-setup
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo 'make test-rust     the Rust tests alone; also test-clients, test-system'
 	@echo 'make lint          formatting and lints'
 	@echo 'make bench         Quorate and etcd side by side, five to eight minutes; BENCH="--seconds 10" passes options'
+	@echo 'make sim           simulated clusters under faults; SIM="--seeds 100" passes options, SIM=--plants tests the checks'
 	@echo 'make setup         only what a build needs; setup-test: what the tests need'
 
 dev: build
@@ -48,6 +49,12 @@ lint: setup
 bench: setup $(SETUP)/bench
 	$(CARGO) build --workspace
 	$(TARGET)/debug/quorate-bench --etcd $(SETUP)/etcd/usr/bin/etcd $(BENCH)
+
+# ------------------------------------------------------------------ simulation
+
+sim: setup
+	$(CARGO) build --workspace
+	$(TARGET)/debug/quorate-chaos sim $(SIM)
 
 # ------------------------------------------------------------------ setup
 

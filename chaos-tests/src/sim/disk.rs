@@ -528,3 +528,74 @@ fn read_checkpoint(dir: &Path) -> Result<Rows, StorageError> {
     }
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn put(key: &'static str) -> impl FnMut(&mut dyn Batch) {
+        move |batch| batch.put("records", key.as_bytes(), b"value")
+    }
+
+    fn has(db: &Arc<dyn Database>, key: &str) -> bool {
+        db.get("records", key.as_bytes()).unwrap().is_some()
+    }
+
+    async fn synced(db: &Arc<dyn Database>, key: &'static str) -> Result<(), StorageError> {
+        let (sender, done) = oneshot::channel();
+        db.write_synced(&mut put(key), Box::new(move |result| drop(sender.send(result))));
+        done.await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crash_takes_what_was_not_on_disk_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::new(1, 7, States::default(), None);
+        let open = || disk.open(dir.path()).unwrap();
+        let db = open();
+        db.write(&mut put("flushed")).unwrap();
+        db.flush().unwrap();
+        db.write(&mut put("unflushed")).unwrap();
+        assert!(has(&db, "unflushed"));
+        disk.crash();
+        assert!(db.get("records", b"flushed").is_err(), "a handle from before the crash");
+        let db = open();
+        assert!(has(&db, "flushed") && !has(&db, "unflushed"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_synced_write_is_there_when_it_is_answered_and_before_that_perhaps() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::new(1, 7, States::default(), None);
+        let open = || disk.open(dir.path()).unwrap();
+        synced(&open(), "answered").await.unwrap();
+        let mut kept = 0;
+        for _ in 0..40 {
+            let db = open();
+            db.write_synced(&mut put("on its way"), Box::new(|_| {}));
+            assert!(!has(&db, "on its way"));
+            disk.crash();
+            kept += u32::from(has(&open(), "on its way"));
+            synced(&open(), "answered").await.unwrap();
+            open().write_synced(&mut |batch| batch.delete("records", b"on its way"), Box::new(|_| {}));
+            tokio::time::sleep(PAGE_CACHE).await;
+        }
+        assert!((1..40).contains(&kept), "{kept}");
+        assert!(has(&open(), "answered"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_checkpoint_opens_as_the_state_it_was_made_of() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let disk = Disk::new(1, 7, States::default(), None);
+        let db = disk.open(dir.path()).unwrap();
+        db.write(&mut put("a")).unwrap();
+        db.checkpoint(other.path()).unwrap();
+        db.write(&mut put("b")).unwrap();
+        assert!(disk.read_checkpoint(other.path(), "records", b"a").unwrap().is_some());
+        let copy = disk.open(other.path()).unwrap();
+        assert!(has(&copy, "a") && !has(&copy, "b"));
+    }
+}

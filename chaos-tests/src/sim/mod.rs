@@ -9,7 +9,7 @@
 //!
 //! What this can't find, because it is not in it: faults of RocksDB and of the file system (`storage` has tests that kill and
 //! damage), races between threads (there is one), time that passes while code computes (there it stands still), a partial write
-//! of small files such as the identity (they survive whole), gateways' HTTP side, TLS, changes of the membership, a process that
+//! of small files such as the identity (they survive whole), gateways' HTTP side, TLS, a process that
 //! stands still while others go on, and timers that run at different speeds: Tokio's are the same on all nodes, only the clocks
 //! behind leases and timestamps drift.
 //!

@@ -1,6 +1,7 @@
 //! What goes wrong, when, and for how long: chosen by the seed, noted in a ledger, and healed in the end.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rand::RngExt;
@@ -13,9 +14,13 @@ use super::journal::Journal;
 use super::net;
 use super::node::Machine;
 use super::operator::Desk;
+use super::workload::{Counts, Shared};
 
+/// In calm, a majority that is connected has so long to find a leader, and then so long to decide something.
+const CALM_ELECTION: Duration = Duration::from_secs(5);
+const CALM_SERVICE: Duration = Duration::from_secs(3);
 /// Kinds of faults, each with how often it is chosen.
-const KINDS: [(Kind, u32); 13] = [
+const KINDS: [(Kind, u32); 14] = [
     (Kind::IsolateOne, 12),
     (Kind::Halves, 8),
     (Kind::OneWay, 8),
@@ -29,6 +34,7 @@ const KINDS: [(Kind, u32); 13] = [
     (Kind::FailDisk, 8),
     (Kind::Clocks, 6),
     (Kind::TransferLeader, 8),
+    (Kind::Members, 8),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +61,8 @@ pub enum Kind {
     /// Wall clocks jump, all clocks drift.
     Clocks,
     TransferLeader,
+    /// Two changes of the membership, one after the other.
+    Members,
 }
 
 impl Kind {
@@ -83,12 +91,21 @@ impl Kind {
             Kind::FailDisk => "fail a disk",
             Kind::Clocks => "clocks",
             Kind::TransferLeader => "transfer",
+            Kind::Members => "members",
         }
     }
 
     fn is_of_network(self) -> bool {
         matches!(self, Kind::IsolateOne | Kind::Halves | Kind::OneWay | Kind::Bridge | Kind::Ring | Kind::Loss | Kind::Delay)
     }
+}
+
+/// A cut that leaves a majority connected, and nothing else wrong: then the cluster has to serve.
+struct Calm {
+    kind: Kind,
+    /// From when on it is watched, and what had been written by then.
+    from: Duration,
+    written: Option<u64>,
 }
 
 pub struct Nemesis {
@@ -101,6 +118,9 @@ pub struct Nemesis {
     pub latency_max: Duration,
     next_at: Duration,
     network_until: Option<Duration>,
+    calm: Option<Calm>,
+    calms: u64,
+    counts: Arc<Mutex<Counts>>,
     /// Whom to crash as soon as its disk is writing, or at that moment.
     crash_at: Option<(Kind, u64, Duration)>,
     /// Nodes that are down, and when they start again.
@@ -111,7 +131,8 @@ pub struct Nemesis {
 }
 
 impl Nemesis {
-    pub fn new(random: StdRng, machines: Vec<Machine>, clients: Vec<String>, journal: Journal, desk: Desk, latency_max: Duration) -> Self {
+    pub fn new(random: StdRng, machines: Vec<Machine>, clients: Vec<String>, desk: Desk, latency_max: Duration, shared: &Shared) -> Self {
+        let (journal, counts) = (shared.journal.clone(), Arc::clone(&shared.counts));
         Self {
             random,
             machines,
@@ -122,11 +143,19 @@ impl Nemesis {
             // The cluster forms in peace.
             next_at: Duration::from_secs(2),
             network_until: None,
+            calm: None,
+            calms: 0,
+            counts,
             crash_at: None,
             down: BTreeMap::new(),
             failed_before: BTreeMap::new(),
             ledger: BTreeMap::new(),
         }
+    }
+
+    /// Cuts under which the cluster had to serve.
+    pub fn calms(&self) -> u64 {
+        self.calms
     }
 
     /// How often each kind was put to work.
@@ -137,6 +166,7 @@ impl Nemesis {
     /// Ends what is over and begins what is due.
     pub fn act(&mut self, sim: &mut Sim<'_>, now: Duration) {
         self.look_after(sim, now);
+        self.watch_calm(now);
         if self.network_until.is_some_and(|until| until <= now) {
             self.heal_network(sim);
         }
@@ -144,7 +174,7 @@ impl Nemesis {
             && (now >= until || self.machine(one).disk.is_writing())
         {
             self.crash_at = None;
-            let victims = if kind == Kind::CrashAll { self.nodes() } else { vec![one] };
+            let victims = if kind == Kind::CrashAll { self.members() } else { vec![one] };
             victims.into_iter().for_each(|one| self.crash(sim, now, one, kind));
         }
         if now >= self.next_at {
@@ -177,6 +207,7 @@ impl Nemesis {
     pub fn heal(&mut self, sim: &mut Sim<'_>) {
         self.heal_network(sim);
         self.crash_at = None;
+        self.calm = None;
         for machine in &self.machines {
             machine.disk.set_faults(Faults::default());
             machine.clock.step_wall(0);
@@ -189,7 +220,7 @@ impl Nemesis {
     }
 
     fn begin(&mut self, sim: &mut Sim<'_>, now: Duration) {
-        let five = self.machines.len() >= 5;
+        let five = self.members().len() >= 5;
         let usable: Vec<(Kind, u32)> = KINDS
             .into_iter()
             .filter(|(kind, _)| five || !matches!(kind, Kind::Bridge | Kind::Ring))
@@ -202,21 +233,26 @@ impl Nemesis {
         if kind.is_of_network() {
             self.network_until = Some(now + Duration::from_millis(self.random.random_range(300..5_000)));
         }
+        let is_calm = self.begin_calm(now, kind);
         match kind {
             Kind::IsolateOne => {
                 let one = self.victim();
                 let rest = self.all_but(one);
                 self.say(kind, format!("n{one}"));
                 self.cut(sim, &[one], &rest);
-                self.cut_clients(sim, &[one]);
+                if !is_calm {
+                    self.cut_clients(sim, &[one]);
+                }
             }
             Kind::Halves => {
-                let mut nodes = self.nodes();
+                let mut nodes = self.members();
                 nodes.shuffle(&mut self.random);
                 let (one, other) = nodes.split_at(nodes.len() / 2);
                 self.say(kind, format!("{one:?} and {other:?}"));
                 self.cut(sim, one, other);
-                self.cut_clients(sim, one);
+                if !is_calm {
+                    self.cut_clients(sim, one);
+                }
             }
             Kind::OneWay => {
                 let (one, outwards) = (self.victim(), self.random.random_bool(0.5));
@@ -227,18 +263,19 @@ impl Nemesis {
                 }
             }
             Kind::Bridge => {
-                let mut nodes = self.nodes();
+                let mut nodes = self.members();
                 nodes.shuffle(&mut self.random);
                 self.say(kind, format!("{:?}, n{} between, {:?}", &nodes[..2], nodes[2], &nodes[3..]));
                 let (one, other) = (nodes[..2].to_vec(), nodes[3..].to_vec());
                 self.cut(sim, &one, &other);
             }
             Kind::Ring => {
-                let mut nodes = self.nodes();
+                let mut nodes = self.members();
                 nodes.shuffle(&mut self.random);
                 self.say(kind, format!("{nodes:?}"));
                 for (at, one) in nodes.iter().enumerate() {
-                    self.cut(sim, &[*one], &[nodes[(at + 2) % nodes.len()]]);
+                    let last = if at == 0 { nodes.len() - 1 } else { nodes.len() };
+                    self.cut(sim, &[*one], nodes.get(at + 2..last).unwrap_or_default());
                 }
             }
             Kind::Loss => {
@@ -276,10 +313,49 @@ impl Nemesis {
                 self.say(kind, "on all nodes");
             }
             Kind::TransferLeader => {
-                let to = *self.nodes().choose(&mut self.random).expect("there are nodes");
+                let to = *self.members().choose(&mut self.random).expect("there are nodes");
                 self.say(kind, format!("to n{to}"));
                 self.desk.transfer_to(to);
             }
+            Kind::Members => {
+                self.say(kind, "two changes");
+                self.desk.change_members();
+                self.desk.change_members();
+            }
+        }
+    }
+
+    /// Decides whether a cut that has just begun is the only thing wrong until it is healed.
+    fn begin_calm(&mut self, now: Duration, kind: Kind) -> bool {
+        let leaves_majority = matches!(kind, Kind::IsolateOne | Kind::Halves | Kind::OneWay | Kind::Bridge | Kind::Ring);
+        // Who is in the majority while the membership changes is hard to say from outside.
+        let is_settled = !self.ledger.contains_key(&Kind::Members) && self.members().len() % 2 == 1;
+        if !leaves_majority || !is_settled || !self.down.is_empty() || self.desk.leader().is_none() || self.random.random_bool(0.5) {
+            return false;
+        }
+        self.machines.iter().for_each(|machine| machine.disk.set_faults(Faults::default()));
+        self.crash_at = None;
+        let until = now + CALM_ELECTION + CALM_SERVICE;
+        self.network_until = Some(until);
+        self.next_at = until;
+        self.calm = Some(Calm { kind, from: now + CALM_ELECTION, written: None });
+        true
+    }
+
+    fn watch_calm(&mut self, now: Duration) {
+        let written = self.counts.lock().unwrap_or_else(PoisonError::into_inner).written;
+        let Some(calm) = &mut self.calm else { return };
+        if now >= calm.from && calm.written.is_none() {
+            calm.written = Some(written);
+        }
+        if now >= calm.from + CALM_SERVICE {
+            self.calms += 1;
+            if calm.written == Some(written) {
+                let kind = calm.kind.name();
+                self.journal
+                    .violation(format!("nothing was written for {CALM_SERVICE:?} under `{kind}`, although a majority is connected"));
+            }
+            self.calm = None;
         }
     }
 
@@ -336,7 +412,7 @@ impl Nemesis {
     /// The leader more often than any other.
     fn victim(&mut self) -> u64 {
         let leader = self.desk.leader().filter(|_| self.random.random_bool(0.5));
-        leader.unwrap_or_else(|| *self.nodes().choose(&mut self.random).expect("there are nodes"))
+        leader.unwrap_or_else(|| *self.members().choose(&mut self.random).expect("there are nodes"))
     }
 
     fn nodes(&self) -> Vec<u64> {
@@ -345,6 +421,12 @@ impl Nemesis {
 
     fn all_but(&self, one: u64) -> Vec<u64> {
         self.nodes().into_iter().filter(|node| *node != one).collect()
+    }
+
+    /// Whom it is worth to harm.
+    fn members(&self) -> Vec<u64> {
+        let members: Vec<u64> = self.nodes().into_iter().filter(|node| self.desk.is_member(*node)).collect();
+        if members.is_empty() { self.nodes() } else { members }
     }
 
     fn machine(&self, id: u64) -> &Machine {

@@ -23,6 +23,8 @@ use super::{check, net, process};
 use crate::history::Recorder;
 
 const CLIENTS: usize = 3;
+/// Nodes that run and are no members yet.
+const SPARES: u64 = 2;
 const TICK: Duration = Duration::from_millis(1);
 /// How long the nodes may take to have the same state once everything is healed.
 const CONVERGENCE_MAX: Duration = Duration::from_secs(10);
@@ -46,10 +48,11 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
     panic::set_hook(Box::new(move |panicked| of_hook.violation(format!("a panic: {panicked}").replace('\n', " "))));
 
     let mut random = StdRng::seed_from_u64(seed);
-    let nodes = if random.random_bool(0.3) { 5 } else { 3 };
+    let founders = if random.random_bool(0.3) { 5 } else { 3 };
+    let nodes = founders + SPARES;
     let knobs = Knobs::choose(&mut random);
     let latency_max = Duration::from_millis(random.random_range(1..=20));
-    journal.say("run", format!("seed {seed}: {nodes} nodes, messages take up to {latency_max:?}, {knobs:?}"));
+    journal.say("run", format!("seed {seed}: {founders} nodes, messages take up to {latency_max:?}, {knobs:?}"));
 
     let mut sim = turmoil::Builder::new()
         .rng_seed(random.random())
@@ -79,8 +82,8 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
     }
     let desk = Desk::default();
     {
-        let (desk, journal) = (desk.clone(), journal.clone());
-        sim.host("operator", move || desk.clone().run(nodes, journal.clone()));
+        let (desk, journal, seed) = (desk.clone(), journal.clone(), random.random());
+        sim.host("operator", move || desk.clone().run(founders, nodes, StdRng::seed_from_u64(seed), journal.clone()));
     }
     let shared = Shared {
         recorder: Arc::new(Recorder::default()),
@@ -94,14 +97,14 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
     for name in &names {
         let (name, shared, random) = (name.clone(), shared.clone(), StdRng::seed_from_u64(random.random()));
         sim.client(name.clone(), async move {
-            let addresses: Vec<String> = (1..=nodes).map(net::address).collect();
+            let addresses: Vec<String> = (1..=founders).map(net::address).collect();
             let cluster = Cluster::connect_over(net::connect(), &addresses, None)?;
             Client { name, cluster, random, shared, sent: Vec::new() }.run().await;
             Ok(())
         });
     }
 
-    let mut nemesis = Nemesis::new(random, machines.clone(), names, journal.clone(), desk.clone(), latency_max);
+    let mut nemesis = Nemesis::new(random, machines.clone(), names, desk.clone(), latency_max, &shared);
     let (mut healed, mut is_done) = (false, false);
     // Each client has so long for being served, and as long for each of its last reads.
     let end = chaos + LIVENESS_MAX * 6;
@@ -130,7 +133,7 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
             break;
         }
     }
-    converge(&mut sim, &mut nemesis, &machines, &journal);
+    converge(&mut sim, &mut nemesis, &machines, &desk, &journal);
 
     for line in states.diverged().into_iter().take(5) {
         journal.violation(line);
@@ -153,11 +156,11 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
     Verdict { seed, violations: journal.violations(), bites, journal_lines, journal_hash, simulated_ms: sim.elapsed().as_millis() as u64 }
 }
 
-/// Waits until every node has what any node had when this began.
-fn converge(sim: &mut turmoil::Sim<'_>, nemesis: &mut Nemesis, machines: &[Machine], journal: &Journal) {
+/// Waits until every member has what any node had when this began.
+fn converge(sim: &mut turmoil::Sim<'_>, nemesis: &mut Nemesis, machines: &[Machine], desk: &Desk, journal: &Journal) {
     let begun = sim.elapsed();
     let target = machines.iter().map(|machine| machine.disk.applied()).max().unwrap_or_default();
-    while machines.iter().any(|machine| machine.disk.applied() < target) {
+    while machines.iter().any(|machine| desk.is_member(machine.id) && machine.disk.applied() < target) {
         let now = sim.elapsed();
         process::set_elapsed(now);
         nemesis.look_after(sim, now);
@@ -165,7 +168,8 @@ fn converge(sim: &mut turmoil::Sim<'_>, nemesis: &mut Nemesis, machines: &[Machi
             return journal.violation(format!("a host failed: {error}"));
         }
         if now > begun + CONVERGENCE_MAX {
-            let applied: Vec<u64> = machines.iter().map(|machine| machine.disk.applied()).collect();
+            let members = machines.iter().filter(|machine| desk.is_member(machine.id));
+            let applied: Vec<_> = members.map(|machine| (net::name(machine.id), machine.disk.applied())).collect();
             return journal.violation(format!("the nodes did not reach revision {target} after everything was healed: {applied:?}"));
         }
     }
@@ -186,6 +190,8 @@ fn bites(nemesis: &Nemesis, machines: &[Machine], desk: &Desk, counts: Counts, s
         ("log purged", u64::from(desk.purged() > 0)),
         ("leaders seen after the first", desk.leaders_seen().saturating_sub(1)),
         ("leaderships handed over", desk.transferred()),
+        ("cuts under which a majority had to serve", nemesis.calms()),
+        ("membership changes", desk.members_changed()),
         ("calls without an answer", counts.unknown),
         ("attempts repeated by a gateway", counts.retried),
         ("requests sent again late", counts.repeated),

@@ -74,6 +74,7 @@ pub struct Shared {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub answered: u64,
+    pub written: u64,
     pub unknown: u64,
     pub retried: u64,
     pub repeated: u64,
@@ -339,9 +340,13 @@ impl Client {
     }
 
     fn see(&self, sent: Duration, revision: Revision, what: What) {
+        let writes = u64::from(what != What::Read);
         let seen = Seen { sent, answered: process::elapsed(), revision: revision.0, what };
         self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
-        self.count(|counts, _| counts.answered += 1);
+        self.count(|counts, _| {
+            counts.answered += 1;
+            counts.written += writes;
+        });
     }
 
     fn count(&self, change: impl FnOnce(&mut Counts, u64)) {
