@@ -20,10 +20,8 @@ fn a_seed_gives_the_same_journal_each_time_and_another_seed_another_one() {
 
 #[test]
 fn a_planted_bug_is_found_and_the_run_says_so() {
-    for (plant, found_as) in
-        [("token-not-checked", "an old token passes"), ("dedupe-off", "not exactly once"), ("state-drifts", "has another state than node")]
-    {
-        let (code, text) = sim(&["--seed", "1", "--seeds", "1", "--plant", plant]);
+    for (plant, found_as) in [("dedupe-off", "not exactly once"), ("state-drifts", "has another state than node")] {
+        let (code, text) = sim(&["--seed", "1", "--seeds", "2", "--chaos-s", "8", "--plant", plant]);
         assert_eq!(code, Some(1), "{plant}: {text}");
         assert!(text.contains(found_as), "{plant}: {text}");
     }
@@ -31,13 +29,13 @@ fn a_planted_bug_is_found_and_the_run_says_so() {
 
 #[test]
 fn under_fixed_seeds_no_promise_is_broken() {
-    let (code, text) = sim(&["--seed", "1", "--seeds", "4", "--chaos-s", "12", "--json"]);
+    let (code, text) = sim(&["--seed", "1", "--seeds", "4", "--chaos-s", "10", "--json"]);
     let total: Value = serde_json::from_str(&text).expect("one JSON object");
     assert_eq!(total["violations"], serde_json::json!([]), "{text}");
     assert_eq!(total["runs"], 4);
     // So few runs need not bring every kind of fault: then the command says that they are inconclusive.
     assert!(matches!(code, Some(0 | 2)), "{code:?}");
-    for bite in ["unsynced write groups lost", "snapshots installed", "leaders seen after the first", "syncs failed", "states compared"] {
+    for bite in ["unflushed commits lost", "snapshots installed", "leaders seen after the first", "states compared"] {
         assert!(total["bites"][bite].as_u64() > Some(0), "{bite}: {text}");
     }
 }

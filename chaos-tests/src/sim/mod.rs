@@ -8,8 +8,8 @@
 //! * the clocks ([`clock`]) and all randomness ([`process`]).
 //!
 //! What this can't find, because it is not in it: faults of RocksDB and of the file system (`storage` has tests that kill and
-//! damage), races between threads (there is one), time that passes while code computes (there it stands still), a partial write
-//! of small files such as the identity (they survive whole), gateways' HTTP side, TLS, a process that
+//! damage), races between threads (there is one), time that passes while code computes or a state is flushed (there
+//! it stands still), a partial write of small files such as the identity (they survive whole), gateways' HTTP side, TLS, a process that
 //! stands still while others go on, and timers that run at different speeds: Tokio's are the same on all nodes, only the clocks
 //! behind leases and timestamps drift.
 //!
@@ -122,6 +122,10 @@ impl Sim {
     }
 
     fn run_here(&self) -> ExitCode {
+        // Its name is left to chance, so that the same seed can run twice at the same time.
+        let memory = std::path::Path::new("/dev/shm");
+        let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let dir = tempfile::Builder::new().prefix("quorate-sim-").tempdir_in(root).expect("a folder for the files of the nodes");
         if let Err(why) = process::enter(self.seed) {
             eprintln!("this run would not be repeatable: {why}");
             return ExitCode::from(2);
@@ -129,9 +133,6 @@ impl Sim {
         if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_default_env() {
             tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
         }
-        let memory = std::path::Path::new("/dev/shm");
-        let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-        let dir = dir.expect("a folder for the files of the nodes");
         let verdict = run::run(self.seed, Duration::from_secs(self.chaos_s), self.plant, dir.path(), Journal::new(self.journal));
         println!("{}", serde_json::to_string(&verdict).expect("a verdict always encodes"));
         ExitCode::SUCCESS

@@ -96,22 +96,25 @@ impl Machine {
 
     /// The life of the node's process. Returns when the engine stops by itself.
     pub async fn run(self) -> turmoil::Result {
-        let who = net::name(self.id);
         let listener = TcpListener::bind(("0.0.0.0", net::PORT)).await?;
         let raft = match RaftNode::start(self.config()).await {
             Ok(raft) => raft,
             Err(error) => {
-                self.journal.say(&who, format!("does not start: {error}"));
+                self.say(format!("does not start: {error}"));
                 return Ok(());
             }
         };
-        self.journal.say(&who, "started");
+        self.say("started");
         let router = services(&raft, Signer::from_hex(RECEIPT_KEY)?, None);
         tokio::select! {
             biased;
-            why = raft.stopped() => self.journal.say(&who, format!("stopped: {why}")),
-            served = router.serve_with_incoming(net::incoming(listener)) => self.journal.say(&who, format!("serves no more: {served:?}")),
+            why = raft.stopped() => self.say(format!("stopped: {why}")),
+            served = router.serve_with_incoming(net::incoming(listener)) => self.say(format!("serves no more: {served:?}")),
         }
         Ok(())
+    }
+    /// Without the folder's name, which is another one in each run.
+    fn say(&self, what: impl AsRef<str>) {
+        self.journal.say(&net::name(self.id), what.as_ref().replace(&*self.dir.to_string_lossy(), "DIR"));
     }
 }

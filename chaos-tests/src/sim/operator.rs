@@ -171,7 +171,12 @@ impl Desk {
             Ok(Err(status)) => status.message().to_owned(),
             Err(_) => "no answer".to_owned(),
         };
-        journal.say("operator", format!("{change:?}: {told}"));
+        let asked = match change {
+            Change::AddLearner(member) => format!("add n{}", member.id),
+            Change::Promote(Promotion { id, instead_of }) => format!("promote n{id} instead of {instead_of:?}"),
+            Change::Remove(removal) => format!("remove n{}", removal.id),
+        };
+        journal.say("operator", format!("{asked}: {told}"));
     }
 
     async fn init(&self, client: &mut ClusterClient<Channel>, members: Vec<Member>, journal: &Journal) -> bool {

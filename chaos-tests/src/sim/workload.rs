@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use quorate_domain::fact::{Confidence, FactHistory, StoreFact};
 use quorate_domain::punchcard::{PunchIn, PunchOut, PunchedIn};
 use quorate_domain::{CommandKind, Principal, Revision, Tier};
@@ -105,7 +106,8 @@ impl Client {
         while process::elapsed() < self.shared.chaos_until {
             number += 1;
             match self.random.random_range(0..100) {
-                0..45 => self.store(number).await,
+                0..5 => self.burst(number).await,
+                5..45 => self.store(number).await,
                 45..55 => self.repeat().await,
                 55..80 => {
                     let name = *NAMES.choose(&mut self.random).expect("there are names");
@@ -148,6 +150,19 @@ impl Client {
         self.sent.push(request);
     }
 
+    /// Many at once, and some of them twice.
+    async fn burst(&mut self, number: u64) {
+        let requests: Vec<Request> = (0..self.random.random_range(4..16))
+            .map(|part| {
+                let value = format!("{}-{number}-{part}", self.name);
+                Request { id: format!("r-{value}"), name: NAMES.choose(&mut self.random).expect("there are names"), value }
+            })
+            .collect();
+        let all = requests.iter().chain(requests.iter().step_by(3));
+        join_all(all.map(|request| self.send(request, None, What::Repeated, CALL_MAX))).await;
+        self.sent.extend(requests);
+    }
+
     /// A late duplicate of something sent earlier.
     async fn repeat(&mut self) {
         let Some(mut request) = self.sent.choose(&mut self.random).cloned() else { return };
@@ -160,7 +175,7 @@ impl Client {
     }
 
     /// Sends one request to store a fact; `Some` when the log has decided for it.
-    async fn send(&mut self, request: &Request, token: Option<u64>, what: What, within: Duration) -> Option<Revision> {
+    async fn send(&self, request: &Request, token: Option<u64>, what: What, within: Duration) -> Option<Revision> {
         let Request { id, name, value } = request.clone();
         let command = StoreFact {
             entity: "svc:simulated".into(),
