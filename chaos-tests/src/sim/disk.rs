@@ -73,7 +73,7 @@ struct Inner {
     bites: Bites,
     states: States,
     node: u64,
-    /// Of the last commit to a state.
+    /// Of the last commit to a state since the last crash; 0 before the first.
     applied: u64,
     plant: Option<Plant>,
 }
@@ -155,8 +155,9 @@ impl Disk {
     /// The power goes: of what is on its way the disk keeps some, and of what was not synced nothing.
     pub fn crash(&self) {
         let mut guard = self.lock();
-        let Inner { random, databases, epoch, bites, faults, plant, .. } = &mut *guard;
+        let Inner { random, databases, epoch, bites, faults, plant, applied, .. } = &mut *guard;
         *epoch += 1;
+        *applied = 0;
         *faults = Faults::default();
         for stored in databases {
             for (_, writes) in std::mem::take(&mut stored.in_flight) {
@@ -190,7 +191,7 @@ impl Disk {
         self.lock().databases.iter().any(|stored| !stored.in_flight.is_empty())
     }
 
-    /// The index of the last commit to the state, crashes apart.
+    /// The index of the last commit to the state since the last crash.
     pub fn applied(&self) -> u64 {
         self.lock().applied
     }

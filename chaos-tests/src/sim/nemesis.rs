@@ -32,7 +32,7 @@ const KINDS: [(Kind, u32); 14] = [
     (Kind::CrashAll, 5),
     (Kind::StallDisk, 8),
     (Kind::FailDisk, 8),
-    (Kind::Clocks, 6),
+    (Kind::Clocks, 10),
     (Kind::TransferLeader, 8),
     (Kind::Members, 8),
 ];

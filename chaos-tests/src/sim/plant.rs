@@ -34,8 +34,10 @@ impl Plant {
     /// Within so many seeds it has to be found.
     pub fn seeds_max(self) -> u64 {
         match self {
-            Plant::VoteNotDurable => 60,
-            Plant::LeaseByWallClock | Plant::AckBeforeSync | Plant::StaleRead => 20,
+            // Needs a second vote in one term, by a node that crashed within a second of its first.
+            Plant::VoteNotDurable => 120,
+            Plant::LeaseByWallClock => 40,
+            Plant::AckBeforeSync | Plant::StaleRead => 20,
             Plant::PurgePastFlushed | Plant::TokenNotChecked | Plant::DedupeOff | Plant::StateDrifts => 10,
         }
     }

@@ -254,7 +254,17 @@ impl Client {
     async fn hold(&mut self, number: u64) {
         let resource = RESOURCES.choose(&mut self.random).expect("there are resources").to_string();
         let ttl = Duration::from_millis(self.random.random_range(1_000..2_500));
-        let Some(token) = self.acquire(&resource, ttl, number).await else { return };
+        // Whoever finds it held tries again and again: a lease that ends early is found only by those who want it.
+        let (mut token, mut tries) = (None, 0);
+        while token.is_none() && tries < 8 {
+            if tries > 0 {
+                let pause_ms = self.random.random_range(30..300);
+                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            }
+            token = self.acquire(&resource, ttl, format!("in-{}-{number}-{tries}", self.name)).await;
+            tries += 1;
+        }
+        let Some(token) = token else { return };
         for step in 0..self.random.random_range(1..4) {
             let pause_ms = self.random.random_range(1..1_500);
             tokio::time::sleep(Duration::from_millis(pause_ms)).await;
@@ -275,7 +285,7 @@ impl Client {
         }
     }
 
-    async fn acquire(&mut self, resource: &str, ttl: Duration, number: u64) -> Option<u64> {
+    async fn acquire(&self, resource: &str, ttl: Duration, id: String) -> Option<u64> {
         let command = PunchIn {
             resource: resource.into(),
             holder_passport: self.name.clone(),
@@ -289,7 +299,7 @@ impl Client {
         let recorder = Arc::clone(&self.shared.recorder);
         let pending = recorder.send(&self.name, Operation::Acquire { resource: resource.into(), ttl });
         let sent = process::elapsed();
-        let answer = self.propose(command, None, format!("in-{}-{number}", self.name), CALL_MAX).await;
+        let answer = self.propose(command, None, id, CALL_MAX).await;
         self.tell(&format!("punch in {resource} {} ms", ttl.as_millis()), &answer, |punched| match punched {
             PunchedIn::Granted { card, renewed, .. } => format!("token {}{}", card.fencing_token, if *renewed { ", renewed" } else { "" }),
             other => format!("{other:?}"),
@@ -313,7 +323,7 @@ impl Client {
         }
     }
 
-    async fn release(&mut self, resource: &str, token: u64, number: u64) {
+    async fn release(&self, resource: &str, token: u64, number: u64) {
         let command = PunchOut { resource: resource.into(), holder_passport: self.name.clone(), tenant_id: None, release_commit_sha: None };
         let recorder = Arc::clone(&self.shared.recorder);
         let pending = recorder.send(&self.name, Operation::Release { resource: resource.into(), token });
