@@ -5,16 +5,23 @@ use std::process::Command;
 use serde_json::Value;
 
 fn sim(arguments: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_quorate-chaos")).arg("sim").args(arguments).output().expect("the command runs");
+    sim_logging("off", arguments)
+}
+
+fn sim_logging(level: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quorate-chaos"));
+    let output = command.env("RUST_LOG", level).arg("sim").args(arguments).output().expect("the command runs");
     (output.status.code(), String::from_utf8(output.stdout).expect("it prints text"))
 }
 
 #[test]
 fn a_seed_gives_the_same_journal_each_time_and_another_seed_another_one() {
-    let run = |seed| sim(&["--journal", "--seed", seed, "--chaos-s", "6"]).1;
+    let arguments = |seed| ["--journal", "--seed", seed, "--chaos-s", "6"];
+    let run = |seed| sim(&arguments(seed)).1;
     let first = run("11");
     assert!(first.lines().count() > 50, "{first}");
     assert_eq!(first, run("11"));
+    assert_eq!(first, sim_logging("quorate_raft=debug,openraft=info", &arguments("11")).1, "nor do the nodes' logs change anything");
     assert_ne!(first, run("12"));
 }
 

@@ -8,13 +8,14 @@
 //! * the clocks ([`clock`]) and all randomness ([`process`]).
 //!
 //! What this can't find, because it is not in it: faults of RocksDB and of the file system (`storage` has tests that kill and
-//! damage), races between threads (there is one), time that passes while code computes or a state is flushed (there
-//! it stands still), a partial write of small files such as the identity (they survive whole), gateways' HTTP side, TLS, a process that
-//! stands still while others go on, and timers that run at different speeds: Tokio's are the same on all nodes, only the clocks
-//! behind leases and timestamps drift.
+//! damage), races between threads (there is one), time that passes while code computes or a state is flushed (there it stands
+//! still), a partial write of small files such as the identity (they survive whole), gateways' HTTP side, TLS, a process that stands
+//! still while others go on, and timers that run at different speeds: Tokio's are the same on all nodes, only the clocks behind
+//! leases and timestamps drift.
 //!
 //! How repeatable it is: two runs of one executable with one seed give the same journal, byte by byte, and a test holds it to
-//! that. Another build, another version of a dependency or another machine's standard library may give another run for the seed.
+//! that; with `RUST_LOG` set the nodes' logs come on standard error, and the run stays the same. Another build, another version of
+//! a dependency or another machine's standard library may give another run for the seed.
 //!
 //! Reading order: [`run`] (one simulation), [`node`], [`workload`] and [`operator`] (who takes part), [`nemesis`] (what goes
 //! wrong), [`check`] (what has to be true), [`plant`] (whether the checks would find a bug), then the parts that are put in place.
@@ -126,14 +127,18 @@ impl Sim {
         let memory = std::path::Path::new("/dev/shm");
         let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let dir = tempfile::Builder::new().prefix("quorate-sim-").tempdir_in(root).expect("a folder for the files of the nodes");
+        if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_default_env() {
+            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        }
         if let Err(why) = process::enter(self.seed) {
             eprintln!("this run would not be repeatable: {why}");
             return ExitCode::from(2);
         }
-        if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_default_env() {
-            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-        }
-        let verdict = run::run(self.seed, Duration::from_secs(self.chaos_s), self.plant, dir.path(), Journal::new(self.journal));
+        // On a new thread: what the standard library keeps for each, such as the keys of hash maps, was drawn by chance on this one.
+        let (seed, chaos, plant, journal) = (self.seed, Duration::from_secs(self.chaos_s), self.plant, Journal::new(self.journal));
+        let path = dir.path().to_owned();
+        let run = std::thread::spawn(move || run::run(seed, chaos, plant, &path, journal));
+        let Ok(verdict) = run.join() else { return ExitCode::from(2) };
         println!("{}", serde_json::to_string(&verdict).expect("a verdict always encodes"));
         ExitCode::SUCCESS
     }
