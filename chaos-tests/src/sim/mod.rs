@@ -31,6 +31,7 @@ mod operator;
 mod plant;
 mod process;
 mod run;
+mod states;
 mod workload;
 
 use std::collections::BTreeMap;

@@ -19,6 +19,7 @@ use super::workload::{Counts, Shared};
 /// In calm, a majority that is connected has so long to find a leader, and then so long to decide something.
 const CALM_ELECTION: Duration = Duration::from_secs(5);
 const CALM_SERVICE: Duration = Duration::from_secs(3);
+
 /// Kinds of faults, each with how often it is chosen.
 const KINDS: [(Kind, u32); 14] = [
     (Kind::IsolateOne, 12),

@@ -41,7 +41,7 @@ struct Inner {
     transferred: u64,
     changes: u64,
     changed: u64,
-    snapshots_purged: u64,
+    purged: u64,
 }
 
 impl Desk {
@@ -73,7 +73,7 @@ impl Desk {
 
     /// The furthest that any log was purged.
     pub fn purged(&self) -> u64 {
-        self.lock().snapshots_purged
+        self.lock().purged
     }
 
     pub fn transfer_to(&self, node: u64) {
@@ -189,7 +189,7 @@ impl Desk {
 
     fn note(&self, status: &StatusResponse, journal: &Journal) {
         let mut inner = self.lock();
-        inner.snapshots_purged = inner.snapshots_purged.max(status.purged);
+        inner.purged = inner.purged.max(status.purged);
         if status.role == "leader" && inner.leader.is_none_or(|(term, _)| status.term >= term) {
             inner.members = status.members.iter().map(|member| (member.id, member.voter)).collect();
             inner.members_ever.extend(status.members.iter().map(|member| member.id));

@@ -12,12 +12,13 @@ use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use super::clock::SkewedClock;
-use super::disk::{Disk, States};
+use super::disk::Disk;
 use super::journal::Journal;
 use super::nemesis::Nemesis;
 use super::node::{Knobs, Machine};
 use super::operator::Desk;
 use super::plant::Plant;
+use super::states::States;
 use super::workload::{Client, Counts, LIVENESS_MAX, Shared};
 use super::{check, net, process};
 use crate::history::Recorder;
