@@ -1,4 +1,4 @@
-# `make dev`, `make test`, `make lint`, `make chaos`, `make bench`: each sets up what it needs, and at once when that is there already.
+# `make dev`, `make test`, `make lint`, `make chaos`, `make sim`, `make bench`: each sets up what it needs, and at once when that is there already.
 # `CARGO_TARGET_DIR` is respected. Everything builds under the one dev profile, so that RocksDB compiles once.
 
 CARGO ?= cargo
@@ -7,7 +7,7 @@ SETUP := $(TARGET)/setup
 NODE_MODULES := tests/clients/node/node_modules/.package-lock.json tests/clients/conformance/node_modules/.package-lock.json
 export QUORATE ?= $(TARGET)/debug/quorate
 
-.PHONY: help dev build test test-rust test-clients test-system lint chaos chaos-mutants bench setup setup-test clean-setup
+.PHONY: help dev build test test-rust test-clients test-system lint chaos chaos-mutants sim bench setup setup-test clean-setup
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo 'make chaos         a cluster hurt on purpose, four minutes; CHAOS="--nemesis kill-leader" passes options (docs/chaos.md)'
 	@echo 'make chaos-mutants whether that finds bugs that are put into a copy of the product, ten minutes'
 	@echo 'make bench         Quorate and etcd side by side, five to eight minutes; BENCH="--seconds 10" passes options'
+	@echo 'make sim           simulated clusters under faults; SIM="--seeds 100" passes options, SIM=--plants tests the checks'
 	@echo 'make setup         only what a build needs; setup-test: what the tests need'
 
 dev: build
@@ -62,6 +63,12 @@ chaos-mutants: setup
 bench: setup $(SETUP)/bench
 	$(CARGO) build --workspace
 	$(TARGET)/debug/quorate-bench --etcd $(SETUP)/etcd/usr/bin/etcd $(BENCH)
+
+# ------------------------------------------------------------------ simulation
+
+sim: setup
+	$(CARGO) build --workspace
+	$(TARGET)/debug/quorate-chaos sim $(SIM)
 
 # ------------------------------------------------------------------ setup
 

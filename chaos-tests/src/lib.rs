@@ -6,10 +6,9 @@
 //!
 //! Reading order: [`history`] (recording), [`invariant`] and [`order`] (checks of whole histories, named as in the literature),
 //! [`linear`] (the search for an order that explains every answer), [`model`] (what Quorate promises to be), [`verdict`] (all of
-//! them asked at once), [`run`] (a cluster of real processes, hurt while clients work; `docs/chaos.md`). Each check has a test
-//! that plants the fault it is for; `tests/planted.rs` does so for the whole verdict, `mutants.py` for the product. This crate
-//! knows nothing of the product beyond what a client sees: no crate of the workspace is linked, and the executable is driven from
-//! outside.
+//! them asked at once), [`run`] (a cluster of real processes, hurt while clients work; `docs/chaos.md`), [`sim`] (the product itself
+//! in one process, on simulated time). Each check has a test that plants the fault it is for; `tests/planted.rs` does so for the
+//! whole verdict, `mutants.py` for the product. All but [`sim`] know nothing of the product beyond what a client sees.
 
 pub mod history;
 pub mod invariant;
@@ -17,4 +16,5 @@ pub mod linear;
 pub mod model;
 pub mod order;
 pub mod run;
+pub mod sim;
 pub mod verdict;

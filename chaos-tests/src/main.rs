@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use quorate_chaos::sim::Sim;
 use quorate_chaos::{run, verdict};
 
 /// Hurts a Quorate cluster on purpose and holds what its clients saw to what is promised.
@@ -19,6 +20,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Run(Box<run::Options>),
+    /// Simulate whole clusters under faults, each chosen by its seed and repeatable by it
+    Sim(Sim),
     /// Judge a history that `run --history` wrote
     Check {
         /// The file of JSON lines
@@ -26,10 +29,14 @@ enum Verb {
     },
 }
 
-#[tokio::main]
-async fn main() -> anyhow::Result<ExitCode> {
+fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse().verb {
-        Verb::Run(options) => Ok(options.run().await),
+        // A simulation has a runtime and a clock of its own.
+        Verb::Sim(sim) => Ok(sim.run()),
+        Verb::Run(options) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            Ok(runtime.block_on(options.run()))
+        }
         Verb::Check { history } => {
             let events = run::export::read(BufReader::new(File::open(history)?))?;
             let summary = run::outcome::Summary::of(&run::outcome::Run { events, ..Default::default() }, Vec::new());

@@ -26,7 +26,7 @@ impl Table {
     pub const ALL: [Table; 6] = [Table::Records, Table::Index, Table::Events, Table::Receipts, Table::Dedup, Table::Meta];
 
     /// The stored name. It is on disk and never changes.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Table::Records => "records",
             Table::Index => "index",

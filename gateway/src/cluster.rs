@@ -158,7 +158,9 @@ impl Cluster {
         self.propose_as(caller, command, None, (new_request_id(), false), deadline).await
     }
 
-    async fn propose_as<C: CommandKind>(
+    /// Decides a command with all that is said about it: the card it is made under, its request id and whether the caller chose
+    /// that (see `keyed` in `cluster.proto`).
+    pub async fn propose_as<C: CommandKind>(
         &self,
         caller: &Principal,
         command: C,

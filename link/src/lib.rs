@@ -17,7 +17,7 @@ mod tls;
 mod x509;
 
 pub use files::{Certificate, FileError, Files};
-pub use link::{Incoming, Io, Link, PeerName, bottom, reason};
+pub use link::{Connect, Incoming, Io, Link, PeerName, bottom, reason};
 pub use lobby::{Lobby, Seat};
 pub use name::{BadCluster, Name, Role, authority, cluster_of_authority};
 pub use reload::{Expiry, Reloading, exposition};

@@ -34,10 +34,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that are ready and not taken yet.
 const READY_MAX: usize = 64;
 
+/// Opens the channel of an endpoint, not before it is used.
+pub type Connect = Arc<dyn Fn(Endpoint) -> Channel + Send + Sync>;
+
 /// How this process and the others of its cluster reach each other. Clones share the certificates.
 #[derive(Clone, Default)]
 pub struct Link {
     tls: Option<Arc<Reloading<Mutual>>>,
+    network: Option<Connect>,
 }
 
 impl Link {
@@ -47,12 +51,21 @@ impl Link {
     }
 
     pub fn mutual(tls: Arc<Reloading<Mutual>>) -> Self {
-        Self { tls: Some(tls) }
+        Self { tls: Some(tls), network: None }
+    }
+
+    /// Over another network than the operating system's, such as a simulated one.
+    pub fn over(network: Connect) -> Self {
+        Self { tls: None, network: Some(network) }
     }
 
     /// A channel to `host:port` that connects when it is first used, and again when a connection breaks.
     pub fn lazy(&self, address: &str, settings: impl FnOnce(Endpoint) -> Endpoint) -> Result<Channel, tonic::transport::Error> {
-        Ok(settings(endpoint(address)?).connect_with_connector_lazy(self.clone()))
+        let endpoint = settings(endpoint(address)?);
+        Ok(match &self.network {
+            Some(network) => network(endpoint),
+            None => endpoint.connect_with_connector_lazy(self.clone()),
+        })
     }
 
     /// A channel to `host:port` that is connected.

@@ -16,4 +16,4 @@ mod service;
 pub use audit::TARGET as AUDIT_TARGET;
 pub use config::Config;
 pub use quorate_raft::{Address, found};
-pub use run::{Ended, run};
+pub use run::{Ended, run, services};

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
+use tonic::transport::server::Router;
 
 use crate::Config;
 use crate::guard::Guard;
@@ -65,18 +66,7 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
 
     let (end, ended) = watch::channel(false);
     let served = {
-        let guard = |roles| Guard::new(config.cluster_secret.clone(), &config.cluster_id, roles);
-        let signer = Arc::new(signer);
-        let operator = OperatorServer::new(OperatorService::new(raft.clone(), Arc::clone(&signer)));
-        let cluster = ClusterServer::new(ClusterService::new(raft.clone(), signer))
-            .max_decoding_message_size(REQUEST_BYTES_MAX)
-            .max_encoding_message_size(4 * REQUEST_BYTES_MAX);
-        let router = Server::builder()
-            .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE))
-            .add_service(InterceptedService::new(cluster, guard(&[Role::Gateway, Role::Operator])))
-            .add_service(InterceptedService::new(operator, guard(&[Role::Operator])))
-            .add_service(InterceptedService::new(raft.service().into_server(), guard(&[Role::Node])));
+        let router = services(&raft, Arc::new(signer), &config.cluster_id, config.cluster_secret.clone());
         tokio::spawn(router.serve_with_incoming_shutdown(link.listen(grpc), until(ended.clone())))
     };
     let health = {
@@ -97,6 +87,21 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
     // What does not end by itself, a watcher's stream say, ends with the process.
     let _ = tokio::time::timeout(DRAIN, async { tokio::join!(served, health) }).await;
     outcome
+}
+
+/// What a node answers over gRPC: gateways and operators, and the other nodes.
+pub fn services(raft: &RaftNode, signer: Arc<Signer>, cluster_id: &str, cluster_secret: Option<String>) -> Router {
+    let guard = |roles| Guard::new(cluster_secret.clone(), cluster_id, roles);
+    let operator = OperatorServer::new(OperatorService::new(raft.clone(), Arc::clone(&signer)));
+    let cluster = ClusterServer::new(ClusterService::new(raft.clone(), signer))
+        .max_decoding_message_size(REQUEST_BYTES_MAX)
+        .max_encoding_message_size(4 * REQUEST_BYTES_MAX);
+    Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .add_service(InterceptedService::new(cluster, guard(&[Role::Gateway, Role::Operator])))
+        .add_service(InterceptedService::new(operator, guard(&[Role::Operator])))
+        .add_service(InterceptedService::new(raft.service().into_server(), guard(&[Role::Node])))
 }
 
 async fn until(mut ended: watch::Receiver<bool>) {

@@ -17,7 +17,7 @@ use quorate_domain::{Command, Principal, Query, Refusal, RequestId, Revision, Ti
 use quorate_proof::Signer;
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_server::Cluster;
-use quorate_raft::{Address, Change, Consistency, MembershipError, Outcome, ProposeError, RaftNode, ReadError};
+use quorate_raft::{Address, Change, Consistency, MembershipError, Outcome, ProposeError, RaftNode, ReadError, blocking};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -162,7 +162,7 @@ impl Cluster for ClusterService {
             Err(ReadError::Storage(error)) => return Err(fault(&error)),
         };
         let signer = Arc::clone(&self.signer);
-        let served = tokio::task::spawn_blocking(move || {
+        let served = blocking(move || {
             let _permit = permit;
             serve(&signer, query, caller, at)
         });
@@ -339,7 +339,7 @@ async fn feed(
     loop {
         let through = Revision(*applied.borrow_and_update());
         let (state, of) = (Arc::clone(raft.state()), tenant.clone());
-        let found = tokio::task::spawn_blocking(move || event::watch(&*state, &of, since, EVENTS_PER_MESSAGE)).await;
+        let found = blocking(move || event::watch(&*state, &of, since, EVENTS_PER_MESSAGE)).await;
         let message = match found {
             Ok(Ok(event::Watched::Compacted { through })) => Sent::CompactedThrough(through.0),
             Ok(Ok(event::Watched::Events(events))) if !events.is_empty() => {

@@ -12,9 +12,8 @@ use bytes::Bytes;
 pub use quorate_storage::archive::{ArchiveError, Draft, Reader, Writer, hash};
 pub use quorate_storage::{FileEntry, Manifest as Contents, Snapshot, StorageError, TransferError};
 use quorate_storage::{Receiver, Snapshots};
-use tokio::task::spawn_blocking;
 
-use crate::clock;
+use crate::blocking::blocking;
 use crate::form::{AppliedForm, FormError};
 use crate::node::RaftNode;
 use crate::read::{Consistency, ReadError};
@@ -77,9 +76,9 @@ impl RaftNode {
             self.read(Consistency::Linearizable, deadline).await?;
         }
         let (state, snapshots) = (Arc::clone(self.state()), self.snapshots().clone());
-        let id = format!("backup-{}", clock::wall().0);
+        let id = format!("backup-{}", self.wall_now().0);
         let build = move || snapshots.build(&state, &id, Bytes::new()).map(|snapshot| Checkpoint { snapshot, _space: Space(snapshots) });
-        let built = spawn_blocking(build).await.map_err(|error| StorageError::new("the checkpoint did not end", error));
+        let built = blocking(build).await.map_err(|error| StorageError::new("the checkpoint did not end", error));
         built.and_then(|built| built).map_err(ReadError::Storage)
     }
 }

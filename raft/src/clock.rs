@@ -10,16 +10,28 @@ use quorate_domain::UnixMs;
 use quorate_domain::limit::LEASE_ADVANCE_MS_MAX;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time since boot, including sleep.
-pub fn since_boot() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+/// The clocks of a machine, which may be wrong in any way.
+pub trait Clock: Send + Sync + 'static {
+    /// Time since boot, including sleep.
+    fn since_boot(&self) -> Duration;
+
+    /// People's time.
+    fn wall(&self) -> UnixMs;
 }
 
-/// People's time, from this machine's wall clock.
-pub fn wall() -> UnixMs {
-    // A clock before 1970 is a broken clock; the state machine never lets time run back, whatever is said here.
-    UnixMs(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64))
+/// Those of the machine that this process runs on.
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn since_boot(&self) -> Duration {
+        let now = clock_gettime(ClockId::Boottime);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    }
+
+    fn wall(&self) -> UnixMs {
+        // A clock before 1970 is a broken clock; the state machine never lets time run back, whatever is said here.
+        UnixMs(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64))
+    }
 }
 
 /// Up to where this leadership has already added its time to the lease clock.
@@ -29,7 +41,7 @@ pub struct LeaseMark {
 }
 
 impl LeaseMark {
-    /// What the next entry of `term` adds, at `now` on the clock of [`since_boot`].
+    /// What the next entry of `term` adds, at `now` by [`Clock::since_boot`].
     pub fn advance_ms(&mut self, term: u64, now: Duration) -> u64 {
         let Some((marked_term, mark)) = self.counted.filter(|(marked_term, _)| *marked_term == term) else {
             self.counted = Some((term, now));

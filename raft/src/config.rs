@@ -7,12 +7,14 @@
 //! fsyncs: the gap in acknowledged writes is below 1 s in the middle, with room for fsyncs of 30 ms.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::SnapshotPolicy;
 use quorate_link::Link;
-use quorate_storage::{LogOptions, StateOptions};
+use quorate_storage::{Engine, LogOptions, Rocks, StateOptions};
 
+use crate::clock::{Clock, SystemClock};
 use crate::types::Address;
 
 /// Everything a node is told when it starts.
@@ -29,6 +31,10 @@ pub struct Config {
     pub address: Address,
     /// How the other members are reached. Default: plain, on loopback.
     pub link: Link,
+    /// Where time comes from. Default: this machine's clocks.
+    pub clock: Arc<dyn Clock>,
+    /// What log and state are stored in. Default: RocksDB.
+    pub engine: Arc<dyn Engine>,
     /// Shown to the other members on every call; they refuse calls without theirs. Default none.
     pub cluster_secret: Option<String>,
 
@@ -88,6 +94,8 @@ impl Config {
             node_id,
             address,
             link: Link::plain(),
+            clock: Arc::new(SystemClock),
+            engine: Arc::new(Rocks::default()),
             cluster_secret: None,
             heartbeat_ms: 100,
             election_timeout_ms_min: 300,

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
 use quorate_domain::lineage::{self, Begun};
@@ -18,6 +18,7 @@ use quorate_storage::{
     Claim, DataDir, Identity, IdentityError, LogOptions, LogStore, Snapshot, Snapshots, StateOptions, StateStore, StorageError, durable,
 };
 
+use crate::clock::SystemClock;
 use crate::form::{AppliedForm, FormError, LogIdForm, MembershipForm, VoteForm};
 use crate::machine::Applied;
 use crate::types::Address;
@@ -147,10 +148,10 @@ pub fn recover(dir: &Path, scratch: &Path) -> Result<Snapshot, FoundError> {
     let (log_dir, state_dir) = (scratch.join("log"), scratch.join("state"));
     durable::copy_dir(&held.log_dir(), &log_dir)?;
     durable::copy_dir(&held.state_dir(), &state_dir)?;
-    let state = std::sync::Arc::new(StateStore::open(&state_dir, StateOptions::default())?);
+    let state = Arc::new(StateStore::open(&state_dir, StateOptions::default())?);
     let log = LogStore::open(&log_dir, LogOptions::default())?;
     let snapshots = Snapshots::open(&scratch.join("snapshots"))?;
-    let applied = Applied::open(std::sync::Arc::clone(&state), std::sync::Arc::clone(&log), snapshots.clone(), Bytes::new())?;
+    let applied = Applied::open(Arc::clone(&state), Arc::clone(&log), snapshots.clone(), Arc::new(SystemClock), Bytes::new())?;
     applied.replay()?;
     log.close();
     Ok(snapshots.build(&state, "survivor", Bytes::new())?)

@@ -13,9 +13,10 @@
 //! * [`clock`], [`proposer`] and [`read`]: from calls to entries, and from states to answers.
 //! * [`membership`]: who takes part; [`meter`]: what is counted.
 //! * [`backup`] and [`found`]: the state as files that leave the cluster, and a cluster that begins from them.
-//! * [`config`] and [`node`]: all of it, started and stopped.
+//! * [`config`] and [`node`]: all of it, started and stopped. [`blocking`] is how anything waits for a disk.
 
 pub mod backup;
+pub mod blocking;
 pub mod clock;
 pub mod config;
 mod form;
@@ -35,6 +36,8 @@ mod transfer;
 mod types;
 pub mod unavailable;
 
+pub use blocking::blocking;
+pub use clock::Clock;
 pub use config::Config;
 pub use membership::{Change, MembershipError, Outcome};
 pub use node::{InitError, RaftNode, StartError, TransferLeaderError};

@@ -18,6 +18,7 @@ use quorate_domain::{StorageError, codec};
 use quorate_storage::{LogStore, StateStore};
 use tokio::sync::oneshot;
 
+use crate::blocking::blocking;
 use crate::form::{self, AppliedForm, LogIdForm, VoteForm};
 use crate::types::{Entry, LogId, TypeConfig, Vote};
 
@@ -176,7 +177,7 @@ impl RaftLogStorage<TypeConfig> for Log {
         let flushed = |marker: Option<Bytes>| Ok::<u64, io::Error>(AppliedForm::decode(marker.as_deref())?.index());
         if flushed(self.state.flushed_applied())? < upto.index() {
             let state = Arc::clone(&self.state);
-            let marker = tokio::task::spawn_blocking(move || state.flush()).await.map_err(io::Error::other)?.map_err(fault)?;
+            let marker = blocking(move || state.flush()).await?.map_err(fault)?;
             let flushed = flushed(marker)?;
             if flushed < upto.index() {
                 // Going on would lose entries that the state after a crash still needs.

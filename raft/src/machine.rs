@@ -1,6 +1,6 @@
 //! openraft's state machine over [`StateStore`]: decides a batch of entries, commits once, then answers.
 //!
-//! Entries are applied on a thread of their own, so that a long batch holds up no other task. Invariants:
+//! Entries are applied where they may block, so that a long batch holds up no other task. Invariants:
 //! * One batch is one commit: records, deduplication rows, the last applied log id and the membership, or nothing of it.
 //! * An answer is sent after the commit that holds its effect, and after readers were told of it.
 //! * An entry that can't be decoded, or a fault of the store, stops the node: going on would let replicas drift apart.
@@ -10,9 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -26,7 +24,8 @@ use quorate_domain::{Revision, StorageError, codec};
 use quorate_storage::{LogStore, Snapshot, Snapshots, StateStore, StateView};
 use tokio::sync::{oneshot, watch};
 
-use crate::clock;
+use crate::blocking::blocking;
+use crate::clock::Clock;
 use crate::form::{self, AppliedForm};
 use crate::log::fault;
 use crate::meter::Meter;
@@ -44,6 +43,7 @@ pub struct Applied {
     pub state: Arc<StateStore>,
     pub log: Arc<LogStore>,
     snapshots: Snapshots,
+    clock: Arc<dyn Clock>,
     /// Stands in every snapshot, so that one of another cluster is refused.
     origin: Bytes,
     marker: Mutex<AppliedForm>,
@@ -66,7 +66,13 @@ struct Prepared {
 }
 
 impl Applied {
-    pub fn open(state: Arc<StateStore>, log: Arc<LogStore>, snapshots: Snapshots, origin: Bytes) -> io::Result<Arc<Self>> {
+    pub fn open(
+        state: Arc<StateStore>,
+        log: Arc<LogStore>,
+        snapshots: Snapshots,
+        clock: Arc<dyn Clock>,
+        origin: Bytes,
+    ) -> io::Result<Arc<Self>> {
         // What is left there from before the start is nobody's any more.
         snapshots.prune(0).map_err(fault)?;
         let marker = AppliedForm::decode(state.applied().map_err(fault)?.as_deref())?;
@@ -75,6 +81,7 @@ impl Applied {
             state,
             log,
             snapshots,
+            clock,
             origin,
             marker: Mutex::new(marker),
             index,
@@ -204,9 +211,7 @@ impl Applied {
     fn install(&self, snapshot: &Snapshot) -> io::Result<()> {
         self.state.install(snapshot).map_err(fault)?;
         self.publish(AppliedForm::decode(Some(&snapshot.manifest().applied))?);
-        *self.prepared.blocking_lock() = None;
-        *lock(&self.prepared_index) = None;
-        self.snapshots.prune(0).map_err(fault)
+        Ok(())
     }
 
     fn snapshot_for_openraft(self: &Arc<Self>) -> io::Result<Option<OpenraftSnapshot>> {
@@ -235,12 +240,16 @@ impl Applied {
         if !idle {
             return;
         }
+        if let Err(error) = self.forget(&mut prepared).await {
+            tracing::warn!(%error, "cannot remove a snapshot that was sent");
+        }
+    }
+
+    async fn forget(&self, prepared: &mut Option<Prepared>) -> io::Result<()> {
         *prepared = None;
         *lock(&self.prepared_index) = None;
         let snapshots = self.snapshots.clone();
-        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || snapshots.prune(0)).await {
-            tracing::warn!(error = %fault(error), "cannot remove a snapshot that was sent");
-        }
+        blocking(move || snapshots.prune(0)).await?.map_err(fault)
     }
 }
 
@@ -274,30 +283,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 type Item = (Entry, Option<ApplyResponder<TypeConfig>>);
 
-/// A batch and where to say that it is done.
-type Job = (Vec<Item>, oneshot::Sender<io::Result<()>>);
-
 /// openraft's handle of the state machine.
 pub struct Machine {
     applied: Arc<Applied>,
-    jobs: mpsc::Sender<Job>,
     /// Dropped with the task that holds the machine.
     _alive: oneshot::Sender<()>,
 }
 
 impl Machine {
     /// The receiver learns when openraft drops the machine: should its task panic, openraft's core would go on without it.
-    pub fn start(applied: Arc<Applied>) -> io::Result<(Self, oneshot::Receiver<()>)> {
-        let (jobs, queue) = mpsc::channel::<Job>();
-        let of_thread = Arc::clone(&applied);
-        thread::Builder::new().name("quorate-apply".into()).spawn(move || {
-            for (batch, done) in queue {
-                // Nobody listens any more when the node has stopped in the meantime.
-                let _ = done.send(of_thread.apply(batch));
-            }
-        })?;
+    pub fn new(applied: Arc<Applied>) -> (Self, oneshot::Receiver<()>) {
         let (alive, dropped) = oneshot::channel();
-        Ok((Self { applied, jobs, _alive: alive }, dropped))
+        (Self { applied, _alive: alive }, dropped)
     }
 }
 
@@ -317,10 +314,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let mut batches = entries.ready_chunks(BATCH_ENTRIES_MAX);
         while let Some(batch) = batches.next().await {
             let batch = batch.into_iter().collect::<Result<Vec<Item>, io::Error>>()?;
-            let (done, result) = oneshot::channel();
-            let gone = || io::Error::other("the apply thread has ended: a rule of the state machine panicked");
-            self.jobs.send((batch, done)).map_err(|_| gone())?;
-            result.await.map_err(|_| gone())??;
+            let applied = Arc::clone(&self.applied);
+            blocking(move || applied.apply(batch)).await.map_err(|_| io::Error::other("a rule of the state machine panicked"))??;
         }
         Ok(())
     }
@@ -336,7 +331,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
         };
         tracing::info!(id = %snapshot.manifest().id, last = ?meta.last_log_id, "installing a snapshot");
         let applied = Arc::clone(&self.applied);
-        tokio::task::spawn_blocking(move || applied.install(&snapshot)).await.map_err(io::Error::other)?
+        blocking(move || applied.install(&snapshot)).await??;
+        self.applied.forget(&mut *self.applied.prepared.lock().await).await
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<OpenraftSnapshot>, io::Error> {
@@ -352,7 +348,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Flush {
 
     async fn build_snapshot(&mut self) -> Result<OpenraftSnapshot, io::Error> {
         let state = Arc::clone(&self.0.state);
-        tokio::task::spawn_blocking(move || state.flush()).await.map_err(io::Error::other)?.map_err(fault)?;
+        blocking(move || state.flush()).await?.map_err(fault)?;
         *lock(&self.0.flushed_at) = Instant::now();
         Ok(OpenraftSnapshot { meta: self.0.flushed()?.snapshot_meta()?, snapshot: SnapshotFiles::Flushed })
     }
@@ -384,9 +380,9 @@ impl Outgoing {
             return Ok(Arc::clone(&prepared.snapshot));
         }
         let applied = Arc::clone(&self.applied);
-        let id = format!("{}-{}", self.index, clock::wall().0);
+        let id = format!("{}-{}", self.index, self.applied.clock.wall().0);
         let build = move || applied.snapshots.build(&applied.state, &id, applied.origin.clone());
-        let snapshot = Arc::new(tokio::task::spawn_blocking(build).await.map_err(io::Error::other)?.map_err(fault)?);
+        let snapshot = Arc::new(blocking(build).await?.map_err(fault)?);
         *lock(&self.applied.prepared_index) = Some(AppliedForm::decode(Some(&snapshot.manifest().applied))?);
         *prepared = Some(Prepared { snapshot: Arc::clone(&snapshot), used: Instant::now() });
         Ok(snapshot)

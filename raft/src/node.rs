@@ -8,12 +8,13 @@ use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{InitializeError, RaftError};
 use quorate_domain::machine::{Call, Clock, Decided};
-use quorate_domain::{Revision, codec};
+use quorate_domain::{Revision, UnixMs, codec};
 use quorate_proto::cluster;
 use quorate_storage::{Claim, DataDir, FsyncProbe, IdentityError, LogStore, Snapshots, StateDigest, StateStore, StorageError, probe_fsync};
 use tokio::sync::{oneshot, watch};
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::AbortHandle;
 
+use crate::blocking::blocking;
 use crate::config::Config;
 use crate::keeper::Keeper;
 use crate::log::Log;
@@ -136,7 +137,7 @@ impl RaftNode {
         config.check().map_err(StartError::Config)?;
         let opened = {
             let config = config.clone();
-            spawn_blocking(move || Opened::open(&config)).await.map_err(std::io::Error::other)??
+            blocking(move || Opened::open(&config)).await??
         };
         let Opened { data_dir, probe, log, state, snapshots } = opened;
         if let Some(probe) = probe {
@@ -154,8 +155,14 @@ impl RaftNode {
         let peers = Arc::new(Peers::open(data_dir.path(), me)?);
         let links =
             Links::new(Arc::clone(&peers), &config).map_err(|error| StartError::Config(format!("the cluster secret is wrong: {error}")))?;
-        let applied = Applied::open(Arc::clone(&state), Arc::clone(&log), snapshots.clone(), codec::encode(&origin).into())?;
-        let (machine, machine_dropped) = Machine::start(Arc::clone(&applied))?;
+        let applied = Applied::open(
+            Arc::clone(&state),
+            Arc::clone(&log),
+            snapshots.clone(),
+            Arc::clone(&config.clock),
+            codec::encode(&origin).into(),
+        )?;
+        let (machine, machine_dropped) = Machine::new(Arc::clone(&applied));
         let log = Log::new(log, state, config.append_bytes_max);
         let raft = Raft::build(config.node_id, openraft_config, Network(Arc::clone(&links)), log, machine)
             .await
@@ -163,7 +170,7 @@ impl RaftNode {
         links.observe(raft.metrics());
 
         let contact = Arc::<Contact>::default();
-        let reader = Reader::start(raft.clone(), Arc::clone(&applied), links, Arc::clone(&contact), config.lease());
+        let reader = Reader::start(raft.clone(), Arc::clone(&applied), links, Arc::clone(&contact), &config);
         let proposer = Proposer::start(raft.clone(), Arc::clone(&applied), &config);
         let incoming = Arc::new(Incoming::new(snapshots, origin));
         let service = RaftService { raft: raft.clone(), peers, reader: reader.clone(), contact, incoming };
@@ -216,6 +223,10 @@ impl RaftNode {
         &self.inner.applied.state
     }
 
+    pub(crate) fn wall_now(&self) -> UnixMs {
+        self.inner.config.clock.wall()
+    }
+
     pub(crate) fn snapshots(&self) -> &Snapshots {
         self.inner.applied.snapshots()
     }
@@ -228,7 +239,7 @@ impl RaftNode {
             Ok(Err(_)) => return Ok(None),
             Err(_) => return Err(Unavailable::new(Reason::Timeout, format!("revision {revision} is not applied here yet"), 100).into()),
         };
-        let digest = spawn_blocking(move || view.digest()).await;
+        let digest = blocking(move || view.digest()).await;
         let digest = digest.map_err(|error| StorageError::new("the scan did not end", error)).and_then(|digest| digest);
         digest.map(Some).map_err(ReadError::Storage)
     }
@@ -416,7 +427,7 @@ impl RaftNode {
             tracing::warn!("openraft's task ended in a panic");
         }
         let (state, log) = (Arc::clone(&self.inner.applied.state), Arc::clone(&self.inner.applied.log));
-        let flushed = spawn_blocking(move || {
+        let flushed = blocking(move || {
             let flushed = state.flush();
             log.close();
             flushed
@@ -453,8 +464,8 @@ impl Opened {
         let probe = probe(config)?;
         Ok(Self {
             probe,
-            log: LogStore::open(&data_dir.log_dir(), config.log)?,
-            state: Arc::new(StateStore::open(&data_dir.state_dir(), config.state)?),
+            log: LogStore::open_on(&*config.engine, &data_dir.log_dir(), config.log)?,
+            state: Arc::new(StateStore::open_on(Arc::clone(&config.engine), &data_dir.state_dir(), config.state)?),
             snapshots: Snapshots::open(&data_dir.snapshots_dir())?,
             data_dir,
         })

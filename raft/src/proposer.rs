@@ -25,7 +25,7 @@ use quorate_domain::{Command, codec};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout_at};
 
-use crate::clock::{self, LeaseMark};
+use crate::clock::{Clock, LeaseMark};
 use crate::config::Config;
 use crate::machine::Applied;
 use crate::types::{MetricsReceiver, Proposal, Raft, TypeConfig};
@@ -99,6 +99,7 @@ impl Proposer {
             queue_age_max: Duration::from_millis(config.queue_age_ms_max),
             lease: config.lease(),
             tick: Duration::from_millis(config.tick_ms),
+            clock: Arc::clone(&config.clock),
             mark: LeaseMark::default(),
             led_since: None,
             last: Instant::now(),
@@ -197,6 +198,7 @@ struct Task {
     queue_age_max: Duration,
     lease: Duration,
     tick: Duration,
+    clock: Arc<dyn Clock>,
     mark: LeaseMark,
     /// The term this node leads, and since when it has noticed.
     led_since: Option<(u64, Instant)>,
@@ -325,8 +327,8 @@ impl Task {
     /// The entry as it will stand in the log. If it ends up under another term, apply lets its advance count for nothing.
     fn stamp(&mut self, term: u64, body: Body) -> Proposal {
         self.last = Instant::now();
-        let advance_ms = self.mark.advance_ms(term, clock::since_boot());
-        Proposal(codec::encode(&Entry { wall: clock::wall(), advance_ms, stamped_term: term, body }).into())
+        let advance_ms = self.mark.advance_ms(term, self.clock.since_boot());
+        Proposal(codec::encode(&Entry { wall: self.clock.wall(), advance_ms, stamped_term: term, body }).into())
     }
 }
 

@@ -25,7 +25,8 @@ use quorate_storage::StateView;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{sleep_until, timeout_at};
 
-use crate::clock;
+use crate::clock::Clock as MachineClock;
+use crate::config::Config;
 use crate::form::ReadIndexReplyForm;
 use crate::machine::Applied;
 use crate::network::Links;
@@ -80,12 +81,14 @@ pub struct Reader {
     applied: Arc<Applied>,
     links: Arc<Links>,
     contact: Arc<Contact>,
+    clock: Arc<dyn MachineClock>,
     as_leader: Rounds,
     anywhere: Rounds,
 }
 
 impl Reader {
-    pub fn start(raft: Raft, applied: Arc<Applied>, links: Arc<Links>, contact: Arc<Contact>, round_max: Duration) -> Self {
+    pub fn start(raft: Raft, applied: Arc<Applied>, links: Arc<Links>, contact: Arc<Contact>, config: &Config) -> Self {
+        let round_max = config.lease();
         let as_leader = {
             let (raft, applied) = (raft.clone(), Arc::clone(&applied));
             Rounds::start(move || {
@@ -101,7 +104,7 @@ impl Reader {
                 Box::pin(async move { ask(&raft, &links, &as_leader, round_max).await })
             })
         };
-        Self { applied, links, contact, as_leader, anywhere }
+        Self { applied, links, contact, clock: Arc::clone(&config.clock), as_leader, anywhere }
     }
 
     /// The state at the consistency asked for, or why not before the deadline.
@@ -185,7 +188,7 @@ impl Reader {
         let view = self.applied.state.view();
         let clock = Clock::read(&view)?;
         let revision = clock.revision.max(Revision(at_least));
-        Ok(ReadAt { view, revision, lease_now: clock.lease_now, wall: clock.wall.max(clock::wall()), age })
+        Ok(ReadAt { view, revision, lease_now: clock.lease_now, wall: clock.wall.max(self.clock.wall()), age })
     }
 }
 

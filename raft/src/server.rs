@@ -220,5 +220,5 @@ impl raft_server::Raft for RaftService {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Status::internal(error.to_string()))
+    crate::blocking::blocking(work).await.map_err(|error| Status::internal(error.to_string()))
 }

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use tonic::{Response, Status};
 
+use crate::blocking::blocking;
 use crate::form::{VoteForm, decode};
 use crate::machine::Outgoing;
 use crate::network::{Client, Links};
@@ -219,13 +220,13 @@ fn missing(snapshot: Arc<Snapshot>, have: Vec<(String, u64)>) -> impl Stream<Ite
             let (name, at, size) = files.pop()?;
             let read = {
                 let name = name.clone();
-                tokio::task::spawn_blocking(move || snapshot.read_chunk(&name, at, CHUNK_BYTES_MAX)).await
+                blocking(move || snapshot.read_chunk(&name, at, CHUNK_BYTES_MAX)).await
             };
             let data = match read {
                 Ok(Ok(data)) if !data.is_empty() => data,
                 Ok(Ok(_)) => return Some((Err(io::Error::other(format!("`{name}` ends at byte {at} of {size}"))), files)),
                 Ok(Err(error)) => return Some((Err(io::Error::other(error)), files)),
-                Err(error) => return Some((Err(io::Error::other(error)), files)),
+                Err(error) => return Some((Err(error), files)),
             };
             let next = at + data.len() as u64;
             if next < size {

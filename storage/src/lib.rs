@@ -10,12 +10,14 @@
 //!   a damaged log is found before RocksDB opens it, and [`probe`] measures the disk before the node starts.
 //! * [`state`]: the state machine. No WAL, one batch per commit, always on disk at the boundary of a batch.
 //! * [`snapshot`]: the state as a directory of files that can be sent, resumed, checked and installed.
+//! * [`engine`]: what log and state need of the database under them, and `rocks`, which is RocksDB.
 //! * [`histogram`]: what is counted along the way.
 //! * [`archive`]: many files in one that leaves the cluster.
-//! * [`durable`] and `rocks`: files that are there whole or not at all, and what both databases share.
+//! * [`durable`]: files that are there whole or not at all.
 
 pub mod archive;
 pub mod durable;
+pub mod engine;
 pub mod histogram;
 pub mod identity;
 pub mod log;
@@ -25,9 +27,11 @@ pub mod snapshot;
 pub mod state;
 mod wal;
 
+pub use engine::Engine;
 pub use identity::{Claim, DataDir, Identity, IdentityError};
 pub use log::{LogMeter, LogOptions, LogStats, LogStore};
 pub use probe::{FsyncProbe, probe_fsync};
 pub use quorate_domain::StorageError;
+pub use rocks::Rocks;
 pub use snapshot::{FileEntry, Manifest, Receiver, Snapshot, Snapshots, TransferError};
 pub use state::{StateDigest, StateOptions, StateStore, StateView};

@@ -1,8 +1,9 @@
 //! The Raft log: entries, vote, committed and purged, in a database of their own.
 //!
-//! One thread writes. Callers change what reads see at once, queue the write and go on; the writer takes the whole queue, puts
-//! it into one batch, syncs once, and then calls back in the order of the calls. While one group syncs the next one gathers, so
-//! groups grow with the load and nobody waits for a timer. Invariants:
+//! One group is written at a time. Callers change what reads see at once, queue the write and go on; the whole queue is put into
+//! one batch, synced once, and then called back in the order of the calls. While one group syncs the next one gathers, so groups
+//! grow with the load and nobody waits for a timer. A database that keeps its writer waiting gets a thread for it; with any other
+//! the queue is taken by whoever added to it, or by the end of the group before. Invariants:
 //! * What a call wrote is readable when the call returns, and durable when its `done` is called.
 //! * Truncations, appends and votes reach the disk in the order of the calls.
 //! * Indexes follow each other without a hole, from the first after the last purged one.
@@ -20,17 +21,17 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quorate_domain::StorageError;
-use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, DB, DBCompressionType, DBRecoveryMode, IteratorMode, Options, ReadOptions, WriteBatch,
-    WriteOptions,
-};
+use quorate_domain::tx::Direction;
 
 use self::sealed::{index_of, seal, unseal};
 use self::view::{Change, Purged, Queued, View};
+use crate::durable;
+use crate::engine::{Batch, Database, Engine};
 use crate::histogram::{COUNTS, DURATIONS_US, Histogram};
 use crate::probe::percentile;
-use crate::rocks::{self, failed};
-use crate::{durable, wal};
+use crate::rocks::Rocks;
+
+pub use crate::engine::Done;
 
 const ENTRIES: &str = "entries";
 const META: &str = "meta";
@@ -38,9 +39,6 @@ const VOTE: &[u8] = b"vote";
 const COMMITTED: &[u8] = b"committed";
 /// Index of the last purged entry (8 bytes, big-endian), then its log id as the caller gave it.
 const PURGED: &[u8] = b"purged";
-
-/// Called once, from the writer thread: when the write is durable, or has failed.
-pub type Done = Box<dyn FnOnce(Result<(), StorageError>) + Send>;
 
 /// How much memory a log may use.
 #[derive(Clone, Copy, Debug)]
@@ -89,11 +87,16 @@ pub struct LogStore {
 impl LogStore {
     /// Opens the log in `dir`, or creates it there; refuses a damaged one.
     pub fn open(dir: &Path, options: LogOptions) -> Result<Arc<Self>, StorageError> {
+        Self::open_on(&Rocks::default(), dir, options)
+    }
+
+    /// The same on another engine.
+    pub fn open_on(engine: &dyn Engine, dir: &Path, options: LogOptions) -> Result<Arc<Self>, StorageError> {
         durable::create_dir(dir)?;
-        wal::check(dir)?;
-        let db = rocks::open(dir, database_options(), true, vec![(ENTRIES, entries_options()), (META, Options::default())])?;
-        let view = View::load(&db)?;
+        let db = engine.open_log(dir, [ENTRIES, META])?;
+        let view = View::load(&*db)?;
         let shared = Arc::new(Shared {
+            has_thread: db.blocks(),
             db,
             options,
             view: Mutex::new(view),
@@ -104,12 +107,12 @@ impl LogStore {
             #[cfg(test)]
             faults: tests::Faults::default(),
         });
-        let of_writer = Arc::clone(&shared);
-        let writer = thread::Builder::new()
-            .name("quorate-log".into())
-            .spawn(move || write_until_closed(&of_writer))
-            .map_err(|error| StorageError::new("cannot start the log writer", error))?;
-        Ok(Arc::new(Self { shared, writer: Mutex::new(Some(writer)) }))
+        let writer = shared.has_thread.then(|| {
+            let of_writer = Arc::clone(&shared);
+            thread::Builder::new().name("quorate-log".into()).spawn(move || write_until_closed(&of_writer))
+        });
+        let writer = writer.transpose().map_err(|error| StorageError::new("cannot start the log writer", error))?;
+        Ok(Arc::new(Self { shared, writer: Mutex::new(writer) }))
     }
 
     /// Adds entries behind the last one. An index that would leave a hole or overwrite an entry is a fault.
@@ -213,7 +216,7 @@ impl LogStore {
     /// Writes what is queued, calls back, and ends the writer. Later calls fail.
     pub fn close(&self) {
         self.shared.lock().closing = true;
-        self.shared.work.notify_all();
+        self.shared.wake();
         self.shared.room.notify_all();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {
@@ -254,7 +257,7 @@ impl LogStore {
                 view.queued_bytes += bytes;
                 view.queue.push(Queued { change, done });
                 drop(view);
-                self.shared.work.notify_all();
+                self.shared.wake();
             }
             Err(error) => {
                 drop(view);
@@ -272,7 +275,8 @@ impl Drop for LogStore {
 
 /// What callers and the writer share.
 struct Shared {
-    db: DB,
+    db: Arc<dyn Database>,
+    has_thread: bool,
     options: LogOptions,
     view: Mutex<View>,
     /// Something is queued, or the log closes.
@@ -299,143 +303,202 @@ impl Shared {
 
     /// Reads a range which the caller knows to be written, so that an absent entry is a fault.
     fn stored(&self, range: Range<u64>, bytes_max: usize) -> Result<Vec<(u64, Bytes)>, StorageError> {
-        let mut options = ReadOptions::default();
-        options.set_iterate_range(range.start.to_be_bytes().to_vec()..range.end.to_be_bytes().to_vec());
-        let rows = self.db.iterator_cf_opt(entries_family(&self.db), options, IteratorMode::Start);
         let mut next = range.start;
-        let entries = rows.map(|row| {
-            let (key, value) = row.map_err(failed(format!("cannot read log entry {next}")))?;
-            let index = index_of(&key)?;
+        let (mut entries, mut bytes, mut is_full) = (Vec::new(), 0usize, false);
+        self.db.scan(ENTRIES, &range.start.to_be_bytes(), &range.end.to_be_bytes(), Direction::Ascending, &mut |key, value| {
+            let index = index_of(key)?;
             if index != next {
                 return Err(StorageError::corrupt(format!("log entry {next} is missing: the next one stored is {index}")));
             }
-            next += 1;
-            Ok((index, unseal(&key, &value)?))
-        });
-        let entries = limited(entries, bytes_max)?;
-        match entries.last() {
-            None => Err(StorageError::corrupt(format!("log entries {} to {} are missing", range.start, range.end - 1))),
-            // The rows ended before the range did, and not because of the limit.
-            Some(&(last, _)) if next == last + 1 && next < range.end => {
-                Err(StorageError::corrupt(format!("log entries {next} to {} are missing", range.end - 1)))
+            let entry = unseal(key, value)?;
+            bytes = bytes.saturating_add(entry.len());
+            is_full = bytes > bytes_max && !entries.is_empty();
+            if !is_full {
+                next += 1;
+                entries.push((index, entry));
             }
-            Some(_) => Ok(entries),
+            Ok(!is_full)
+        })?;
+        // The rows ended before the range did, and not because of the limit.
+        if next < range.end && !is_full {
+            return Err(StorageError::corrupt(format!("log entries {next} to {} are missing", range.end - 1)));
+        }
+        Ok(entries)
+    }
+
+    /// There may be something to write.
+    fn wake(self: &Arc<Self>) {
+        match self.has_thread {
+            true => self.work.notify_all(),
+            false => self.write_next(),
         }
     }
 
-    /// One group: one batch, one sync.
-    fn write(&self, group: &[Queued], committed: Option<&Bytes>) -> Result<(), StorageError> {
-        let start = Instant::now();
-        let (entries, meta) = (entries_family(&self.db), meta_family(&self.db));
-        let mut batch = WriteBatch::default();
-        let mut sealed = Vec::new();
-        let mut written = 0;
-        for Queued { change, .. } in group {
-            match change {
-                Change::Append(appended) => {
-                    for (index, entry) in appended {
-                        let key = index.to_be_bytes();
-                        seal(&key, entry, &mut sealed);
-                        batch.put_cf(entries, key, &sealed);
-                    }
-                    written += appended.len() as u64;
-                }
-                Change::TruncateFrom(from) => batch.delete_range_cf(entries, from.to_be_bytes(), u64::MAX.to_be_bytes()),
-                Change::Purge(purged) => {
-                    batch.delete_range_cf(entries, 0u64.to_be_bytes(), (purged.index + 1).to_be_bytes());
-                    seal(PURGED, &[&purged.index.to_be_bytes(), &purged.log_id[..]].concat(), &mut sealed);
-                    batch.put_cf(meta, PURGED, &sealed);
-                }
-                Change::Vote(vote) => {
-                    seal(VOTE, vote, &mut sealed);
-                    batch.put_cf(meta, VOTE, &sealed);
-                }
-                Change::Nothing => {}
-            }
-        }
-        if let Some(committed) = committed {
-            seal(COMMITTED, committed, &mut sealed);
-            batch.put_cf(meta, COMMITTED, &sealed);
-        }
-        #[cfg(test)]
-        self.faults.before_write()?;
-        if !batch.is_empty() {
-            let mut synced = WriteOptions::default();
-            synced.set_sync(true);
-            self.db.write_opt(batch, &synced).map_err(failed("cannot write to the log"))?;
-            let took_us = start.elapsed().as_micros() as u64;
-            self.measured().add(group.len() as u64, written, took_us);
-            self.meter.sync_us.add(took_us);
-            self.meter.group_entries.add(written);
-        }
-        Ok(())
-    }
-
-    /// Gives back the space of whole files of purged entries; compaction would, but much later.
-    fn drop_purged_files(&self, purged: &Purged) {
-        let dropped = self.db.delete_file_in_range_cf(entries_family(&self.db), 0u64.to_be_bytes(), purged.index.to_be_bytes());
-        if let Err(error) = dropped {
-            // Nothing is lost but space: the entries themselves are deleted.
-            tracing::warn!(%error, "cannot drop the files of purged log entries");
+    /// Writes what is queued, unless a group is on its way to the disk: its end comes here again.
+    fn write_next(self: &Arc<Self>) {
+        let group = self.lock().take_group();
+        if let Some(group) = group {
+            self.write(group);
         }
     }
-}
 
-/// The writer thread.
-fn write_until_closed(shared: &Shared) {
-    let guard = WriterGuard(shared);
-    loop {
-        let (group, committed) = {
-            let mut view = shared.lock();
-            while view.queue.is_empty() && !view.closing {
-                view = shared.work.wait(view).unwrap_or_else(PoisonError::into_inner);
-            }
-            let committed = if view.committed_is_unwritten { view.committed.clone() } else { None };
-            if view.queue.is_empty() && committed.is_none() {
-                break;
-            }
-            view.committed_is_unwritten = false;
-            (std::mem::take(&mut view.queue), committed)
+    /// One group: one batch, one sync. Ends in [`Shared::written`], before this returns or later.
+    fn write(self: &Arc<Self>, group: Group) {
+        let Group { calls, committed } = group;
+        let (changes, calls): (Vec<Change>, Vec<Done>) = calls.into_iter().map(|queued| (queued.change, queued.done)).unzip();
+        let entries = changes.iter().map(|change| if let Change::Append(entries) = change { entries.as_slice() } else { &[] });
+        let outcome = Written {
+            entries: entries.clone().map(|entries| entries.len() as u64).sum(),
+            bytes: entries.flatten().map(|(_, entry)| entry.len()).sum(),
+            purged: changes.iter().rev().find_map(|change| if let Change::Purge(purged) = change { Some(purged.index) } else { None }),
+            calls,
         };
-        let result = shared.write(&group, committed.as_ref());
-        let bytes: usize = group
-            .iter()
-            .map(|queued| if let Change::Append(entries) = &queued.change { entries.iter().map(|(_, entry)| entry.len()).sum() } else { 0 })
-            .sum();
+        #[cfg(test)]
+        if let Err(error) = self.faults.before_write() {
+            return self.written(outcome, Err(error));
+        }
+        if committed.is_none() && changes.iter().all(|change| matches!(change, Change::Nothing)) {
+            return self.written(outcome, Ok(()));
+        }
+        let (start, shared) = (Instant::now(), Arc::clone(self));
+        let done = move |result: Result<(), StorageError>| {
+            if result.is_ok() {
+                let took_us = start.elapsed().as_micros() as u64;
+                shared.measured().add(outcome.calls.len() as u64, outcome.entries, took_us);
+                shared.meter.sync_us.add(took_us);
+                shared.meter.group_entries.add(outcome.entries);
+            }
+            shared.written(outcome, result);
+        };
+        self.db.write_synced(&mut |batch| fill(batch, &changes, committed.as_ref()), Box::new(done));
+    }
+
+    /// A group is durable, or the log has come to its end.
+    fn written(self: &Arc<Self>, group: Written, result: Result<(), StorageError>) {
         let failure = {
-            let mut view = shared.lock();
-            view.queued_bytes -= bytes;
+            let mut view = self.lock();
+            view.is_writing = false;
+            view.queued_bytes -= group.bytes;
             match &result {
-                Ok(()) => view.evict(shared.options.cache_bytes_max),
+                Ok(()) => view.evict(self.options.cache_bytes_max),
                 Err(error) => view.stopped = Some(chain(error).into()),
             }
             view.check_readable().err()
         };
-        shared.room.notify_all();
+        self.room.notify_all();
         if let Some(error) = failure {
             tracing::error!(reason = chain(&error), "the log can't be written; this node must stop");
-            fail(shared, group);
-            break;
+            self.fail(group.calls);
+            return self.fail_queued();
         }
-        let purged = group.iter().rev().find_map(|queued| {
-            if let Change::Purge(purged) = &queued.change { Some(Purged { index: purged.index, log_id: Bytes::new() }) } else { None }
-        });
-        for Queued { done, .. } in group {
+        for done in group.calls {
             done(Ok(()));
         }
-        if let Some(purged) = purged {
-            shared.drop_purged_files(&purged);
+        if let Some(purged) = group.purged
+            && let Err(error) = self.db.reclaim(ENTRIES, &purged.to_be_bytes())
+        {
+            // Nothing is lost but space: the entries themselves are deleted.
+            tracing::warn!(%error, "cannot drop the files of purged log entries");
+        }
+        if !self.has_thread {
+            self.write_next();
         }
     }
-    drop(guard);
+
+    /// Tells callers why their writes were not made.
+    fn fail(&self, calls: Vec<Done>) {
+        for done in calls {
+            let stopped = self.lock().check_readable();
+            done(stopped.and(Err(StorageError::corrupt("the log is closed"))));
+        }
+    }
+
+    /// Leaves nobody waiting once nothing is written any more.
+    fn fail_queued(&self) {
+        let left = {
+            let mut view = self.lock();
+            view.queued_bytes = 0;
+            std::mem::take(&mut view.queue)
+        };
+        self.room.notify_all();
+        self.fail(left.into_iter().map(|queued| queued.done).collect());
+    }
 }
 
-/// Tells the callers of `group` why it was not written.
-fn fail(shared: &Shared, group: Vec<Queued>) {
-    for Queued { done, .. } in group {
-        let stopped = shared.lock().check_readable();
-        done(stopped.and(Err(StorageError::corrupt("the log is closed"))));
+/// What is written together.
+struct Group {
+    calls: Vec<Queued>,
+    committed: Option<Bytes>,
+}
+
+/// A group on its way to the disk.
+struct Written {
+    calls: Vec<Done>,
+    entries: u64,
+    bytes: usize,
+    purged: Option<u64>,
+}
+
+impl View {
+    /// Everything that waits; nothing while another group is being written, or when nothing is to be written any more.
+    fn take_group(&mut self) -> Option<Group> {
+        let committed = if self.committed_is_unwritten { self.committed.clone() } else { None };
+        // The committed marker alone is worth a write only when no other comes.
+        let is_due = !self.queue.is_empty() || self.closing && committed.is_some();
+        if self.is_writing || self.stopped.is_some() || !is_due {
+            return None;
+        }
+        self.is_writing = true;
+        self.committed_is_unwritten = false;
+        Some(Group { calls: std::mem::take(&mut self.queue), committed })
     }
+}
+
+fn fill(batch: &mut dyn Batch, changes: &[Change], committed: Option<&Bytes>) {
+    let mut sealed = Vec::new();
+    for change in changes {
+        match change {
+            Change::Append(appended) => {
+                for (index, entry) in appended {
+                    let key = index.to_be_bytes();
+                    seal(&key, entry, &mut sealed);
+                    batch.put(ENTRIES, &key, &sealed);
+                }
+            }
+            Change::TruncateFrom(from) => batch.delete_range(ENTRIES, &from.to_be_bytes(), &u64::MAX.to_be_bytes()),
+            Change::Purge(purged) => {
+                batch.delete_range(ENTRIES, &0u64.to_be_bytes(), &(purged.index + 1).to_be_bytes());
+                seal(PURGED, &[&purged.index.to_be_bytes(), &purged.log_id[..]].concat(), &mut sealed);
+                batch.put(META, PURGED, &sealed);
+            }
+            Change::Vote(vote) => {
+                seal(VOTE, vote, &mut sealed);
+                batch.put(META, VOTE, &sealed);
+            }
+            Change::Nothing => {}
+        }
+    }
+    if let Some(committed) = committed {
+        seal(COMMITTED, committed, &mut sealed);
+        batch.put(META, COMMITTED, &sealed);
+    }
+}
+
+/// The writer thread.
+fn write_until_closed(shared: &Arc<Shared>) {
+    let guard = WriterGuard(shared);
+    loop {
+        let group = {
+            let mut view = shared.lock();
+            while view.queue.is_empty() && !view.closing && view.stopped.is_none() {
+                view = shared.work.wait(view).unwrap_or_else(PoisonError::into_inner);
+            }
+            view.take_group()
+        };
+        let Some(group) = group else { break };
+        shared.write(group);
+    }
+    drop(guard);
 }
 
 /// Leaves nobody waiting when the writer ends, also by a panic in a callback.
@@ -443,16 +506,10 @@ struct WriterGuard<'a>(&'a Shared);
 
 impl Drop for WriterGuard<'_> {
     fn drop(&mut self) {
-        let left = {
-            let mut view = self.0.lock();
-            if thread::panicking() {
-                view.stopped.get_or_insert_with(|| "the log writer panicked".into());
-            }
-            view.queued_bytes = 0;
-            std::mem::take(&mut view.queue)
-        };
-        self.0.room.notify_all();
-        fail(self.0, left);
+        if thread::panicking() {
+            self.0.lock().stopped.get_or_insert_with(|| "the log writer panicked".into());
+        }
+        self.0.fail_queued();
     }
 }
 
@@ -518,42 +575,6 @@ fn chain(error: &StorageError) -> String {
         source = error.source();
     }
     text
-}
-
-fn entries_family(db: &DB) -> &ColumnFamily {
-    rocks::family(db, ENTRIES)
-}
-
-fn meta_family(db: &DB) -> &ColumnFamily {
-    rocks::family(db, META)
-}
-
-fn database_options() -> Options {
-    let mut options = rocks::base_options();
-    // A sync of a file that keeps its size need not write the size as well.
-    options.set_recycle_log_file_num(4);
-    // The only mode that allows recycling. What it lets through, `wal::check` has refused before.
-    options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-    // A whole WAL file that is missing is an error as well.
-    options.set_track_and_verify_wals_in_manifest(true);
-    // `meta` gets a few rows a second: flushed on its own, it would hold back WAL files that could be recycled.
-    options.set_atomic_flush(true);
-    options.set_max_total_wal_size(192 << 20);
-    options
-}
-
-fn entries_options() -> Options {
-    let mut blocks = BlockBasedOptions::default();
-    // Followers that are far behind read in order, once: the cache only has to hold what one of them is reading.
-    blocks.set_block_cache(&Cache::new_lru_cache(8 << 20));
-    blocks.set_block_size(32 << 10);
-    let mut options = Options::default();
-    options.set_block_based_table_factory(&blocks);
-    options.set_write_buffer_size(32 << 20);
-    options.set_max_write_buffer_number(4);
-    // Entries are small, written once and soon purged; the cycles are better spent on consensus.
-    options.set_compression_type(DBCompressionType::None);
-    options
 }
 
 #[cfg(test)]

@@ -22,12 +22,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use quorate_domain::StorageError;
-use rocksdb::{DB, Options};
 use serde::{Deserialize, Serialize};
 
 use crate::durable::{self, at};
-use crate::rocks::{failed, family};
-use crate::state::{APPLIED, APPLIED_KEY, StateStore};
+use crate::state::StateStore;
 
 const MANIFEST: &str = "quorate-manifest.json";
 const INCOMING: &str = "incoming-";
@@ -154,8 +152,7 @@ impl Snapshots {
         check_name(id).map_err(|error| StorageError::new("cannot build a snapshot", error))?;
         let dir = self.root.join(format!("{BUILDING}{id}"));
         remove_if_there(&dir)?;
-        state.checkpoint(&dir)?;
-        let applied = applied_in(&dir)?;
+        let applied = state.checkpoint(&dir)?;
         let mut files = Vec::new();
         for name in durable::names(&dir)? {
             let path = dir.join(&name);
@@ -389,20 +386,6 @@ impl Receiver {
             Err(error) => Err(at("look at", &path)(error)),
         }
     }
-}
-
-/// Reads the marker from a checkpoint. Commits went on while it was made, so only its files know which it ends with.
-fn applied_in(dir: &Path) -> Result<Bytes, StorageError> {
-    let marker = {
-        let db = DB::open_cf_for_read_only(&Options::default(), dir, [APPLIED], false).map_err(failed("cannot open a checkpoint"))?;
-        db.get_cf(family(&db, APPLIED), APPLIED_KEY).map_err(failed("cannot read a checkpoint"))?
-    };
-    // RocksDB's diary of this opening is no part of the state.
-    for name in durable::names(dir)?.iter().filter(|name| name.starts_with("LOG")) {
-        let path = dir.join(name);
-        fs::remove_file(&path).map_err(at("remove", &path))?;
-    }
-    Ok(marker.unwrap_or_default().into())
 }
 
 fn hash(path: &Path) -> Result<(u64, String), StorageError> {

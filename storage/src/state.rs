@@ -17,18 +17,27 @@ use bytes::Bytes;
 use quorate_domain::overlay::Writes;
 use quorate_domain::tx::{Direction, Row};
 use quorate_domain::{Read, StorageError, Table};
-use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, FlushOptions, Options, ReadOptions, WriteBatch};
 
 use crate::durable::{self, at};
-use crate::rocks::{self, failed, family};
+use crate::engine::{Database, Engine, Reads};
+use crate::rocks::Rocks;
 use crate::snapshot::Snapshot;
 
-/// The column family of this store's own rows.
-pub(crate) const APPLIED: &str = "applied";
+/// The family of this store's own rows.
+const APPLIED: &str = "applied";
 /// The only key in it.
-pub(crate) const APPLIED_KEY: &[u8] = b"applied";
+const APPLIED_KEY: &[u8] = b"applied";
+/// All families: the tables, and that one.
+const FAMILIES: [&str; Table::ALL.len() + 1] = {
+    let mut names = [APPLIED; Table::ALL.len() + 1];
+    let mut table = 0;
+    while table < Table::ALL.len() {
+        names[table] = Table::ALL[table].name();
+        table += 1;
+    }
+    names
+};
 const CURRENT: &str = "CURRENT";
-const DIGEST_READAHEAD_BYTES: usize = 1 << 20;
 
 /// How much memory a state may use.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +58,8 @@ impl Default for StateOptions {
 /// The state of one node.
 pub struct StateStore {
     dir: PathBuf,
-    settings: Settings,
+    engine: Arc<dyn Engine>,
+    options: StateOptions,
     current: RwLock<Arc<Generation>>,
     /// Held by commits and installs, so that a commit can't end up in a generation that is being replaced.
     writer: Mutex<()>,
@@ -58,8 +68,12 @@ pub struct StateStore {
 impl StateStore {
     /// Opens the state in `dir`, or creates it there, and removes what a crash left of other generations.
     pub fn open(dir: &Path, options: StateOptions) -> Result<Self, StorageError> {
+        Self::open_on(Arc::new(Rocks::default()), dir, options)
+    }
+
+    /// The same on another engine.
+    pub fn open_on(engine: Arc<dyn Engine>, dir: &Path, options: StateOptions) -> Result<Self, StorageError> {
         durable::create_dir(dir)?;
-        let settings = Settings { options, block_cache: Cache::new_lru_cache(options.block_cache_bytes) };
         let number = match durable::read_if_there(&dir.join(CURRENT))? {
             Some(name) => parse_generation(&name)
                 .ok_or_else(|| StorageError::corrupt(format!("{} does not name a generation", dir.join(CURRENT).display())))?,
@@ -71,32 +85,28 @@ impl StateStore {
             return Err(StorageError::corrupt(format!("{} is gone, and `{CURRENT}` names it as the state that counts", data.display())));
         }
         remove_other_generations(dir, number)?;
-        let generation = Generation::open(dir, number, &settings)?;
-        Ok(Self { dir: dir.to_owned(), settings, current: RwLock::new(generation), writer: Mutex::new(()) })
+        let generation = Generation::open(&*engine, dir, number, options)?;
+        Ok(Self { dir: dir.to_owned(), engine, options, current: RwLock::new(generation), writer: Mutex::new(()) })
     }
 
     /// The state at this moment, which stays as it is. Cheap; but while it lives, its rows can't be compacted away.
     pub fn view(&self) -> StateView {
-        StateView(Arc::new(PinnedSnapshot::new(self.current(), |generation| generation.db.snapshot())))
+        let generation = self.current();
+        StateView(Arc::new(PinnedView { rows: Arc::clone(&generation.db).view(), _generation: generation }))
     }
 
     /// Makes the writes and the marker one batch: seen at once by later reads, durable with the next flush.
     pub fn commit(&self, writes: Writes, applied: Bytes) -> Result<(), StorageError> {
         let _writer = self.writer();
-        let generation = self.current();
-        let db = &generation.db;
-        let tables = Table::ALL.map(|table| (table, family(db, table.name())));
-        let mut batch = WriteBatch::default();
-        for ((table, key), value) in writes {
-            // `Table::ALL` has every table.
-            let Some((_, family)) = tables.iter().find(|(known, _)| *known == table) else { unreachable!("a table outside Table::ALL") };
-            match value {
-                Some(value) => batch.put_cf(*family, key, value),
-                None => batch.delete_cf(*family, key),
+        self.current().db.write(&mut |batch| {
+            for ((table, key), value) in &writes {
+                match value {
+                    Some(value) => batch.put(table.name(), key, value),
+                    None => batch.delete(table.name(), key),
+                }
             }
-        }
-        batch.put_cf(family(db, APPLIED), APPLIED_KEY, applied);
-        db.write_without_wal(batch).map_err(failed("cannot commit to the state"))
+            batch.put(APPLIED, APPLIED_KEY, &applied);
+        })
     }
 
     /// The marker of the last commit.
@@ -137,7 +147,7 @@ impl StateStore {
             after("one more file");
         }
         durable::sync_dir(&dir)?;
-        let new = Generation::open(&self.dir, number, &self.settings)?;
+        let new = Generation::open(&*self.engine, &self.dir, number, self.options)?;
         after("opened");
         durable::replace_file(&self.dir.join(CURRENT), generation_name(number).as_bytes())?;
         after("made current");
@@ -148,12 +158,11 @@ impl StateStore {
         Ok(())
     }
 
-    /// Hard links of all files at the boundary of one commit, in the new directory `dir`.
-    pub(crate) fn checkpoint(&self, dir: &Path) -> Result<(), StorageError> {
-        let generation = self.current();
-        // RocksDB flushes first, since the WAL has nothing.
-        let checkpoint = rocksdb::checkpoint::Checkpoint::new(&generation.db).map_err(failed("cannot begin a checkpoint"))?;
-        checkpoint.create_checkpoint(dir).map_err(failed(format!("cannot make a checkpoint in {}", dir.display())))
+    /// The files of the state at the boundary of one commit, in the new directory `dir`, and that commit's marker. Commits went on
+    /// while they were made, so only the files know which it is.
+    pub(crate) fn checkpoint(&self, dir: &Path) -> Result<Bytes, StorageError> {
+        self.current().db.checkpoint(dir)?;
+        Ok(self.engine.read_checkpoint(dir, APPLIED, APPLIED_KEY)?.unwrap_or_default().into())
     }
 
     fn current(&self) -> Arc<Generation> {
@@ -168,41 +177,28 @@ impl StateStore {
 
 impl Read for StateStore {
     fn get_bytes(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
-        let db = &self.current().db;
-        db.get_cf(family(db, table.name()), key).map_err(failed(format!("cannot read from {}", table.name())))
+        self.current().db.get(table.name(), key)
     }
 
     fn scan_bytes(&self, table: Table, from: &[u8], to: &[u8], direction: Direction, limit: usize) -> Result<Vec<Row>, StorageError> {
-        if from >= to {
-            return Ok(Vec::new());
-        }
-        let db = &self.current().db;
-        scan(db.raw_iterator_cf_opt(family(db, table.name()), bounded(from, to)), direction, limit)
+        scan(&*self.current().db, table, from, to, direction, limit)
     }
 }
 
 /// The state as it was when the view was made. Clones share it.
 #[derive(Clone)]
-pub struct StateView(Arc<PinnedSnapshot>);
+pub struct StateView(Arc<PinnedView>);
 
-self_cell::self_cell!(
-    /// A RocksDB snapshot together with the database it borrows from.
-    struct PinnedSnapshot {
-        owner: Arc<Generation>,
-        #[covariant]
-        dependent: DbSnapshot,
-    }
-);
-
-type DbSnapshot<'a> = rocksdb::Snapshot<'a>;
+/// Fields are dropped in this order: the files go when nobody reads them.
+struct PinnedView {
+    rows: Box<dyn Reads>,
+    _generation: Arc<Generation>,
+}
 
 impl StateView {
     /// The marker of the commit this is the state after.
     pub fn applied(&self) -> Result<Option<Bytes>, StorageError> {
-        self.0.with_dependent(|generation, snapshot| {
-            let marker = snapshot.get_cf(family(&generation.db, APPLIED), APPLIED_KEY).map_err(failed("cannot read the applied marker"))?;
-            Ok(marker.map(Bytes::from))
-        })
+        Ok(self.0.rows.get(APPLIED, APPLIED_KEY)?.map(Bytes::from))
     }
 }
 
@@ -218,91 +214,64 @@ pub struct StateDigest {
 impl StateView {
     /// Reads every row once, past the cache, and so also checks every block that holds one. For a blocking thread.
     pub fn digest(&self) -> Result<StateDigest, StorageError> {
-        self.0.with_dependent(|generation, snapshot| {
-            let (mut hasher, mut rows, mut bytes) = (blake3::Hasher::new(), 0, 0);
-            for name in Table::ALL.map(Table::name).into_iter().chain([APPLIED]) {
-                let mut options = ReadOptions::default();
-                options.fill_cache(false);
-                options.set_readahead_size(DIGEST_READAHEAD_BYTES);
-                let mut table = snapshot.raw_iterator_cf_opt(family(&generation.db, name), options);
-                table.seek_to_first();
-                hasher.update(&(name.len() as u64).to_be_bytes()).update(name.as_bytes());
-                while let Some((key, value)) = table.item() {
-                    for part in [key, value] {
-                        hasher.update(&(part.len() as u64).to_be_bytes()).update(part);
-                        bytes += part.len() as u64;
-                    }
-                    rows += 1;
-                    table.next();
+        let (mut hasher, mut rows, mut bytes) = (blake3::Hasher::new(), 0, 0);
+        for name in Table::ALL.map(Table::name).into_iter().chain([APPLIED]) {
+            hasher.update(&(name.len() as u64).to_be_bytes()).update(name.as_bytes());
+            self.0.rows.scan_all(name, &mut |key, value| {
+                for part in [key, value] {
+                    hasher.update(&(part.len() as u64).to_be_bytes()).update(part);
+                    bytes += part.len() as u64;
                 }
-                table.status().map_err(failed(format!("cannot read all of {name}")))?;
-            }
-            Ok(StateDigest { blake3: hasher.finalize().to_string(), rows, bytes })
-        })
+                rows += 1;
+                Ok(true)
+            })?;
+        }
+        Ok(StateDigest { blake3: hasher.finalize().to_string(), rows, bytes })
     }
 }
 
 impl Read for StateView {
     fn get_bytes(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
-        self.0.with_dependent(|generation, snapshot| {
-            snapshot.get_cf(family(&generation.db, table.name()), key).map_err(failed(format!("cannot read from {}", table.name())))
-        })
+        self.0.rows.get(table.name(), key)
     }
 
     fn scan_bytes(&self, table: Table, from: &[u8], to: &[u8], direction: Direction, limit: usize) -> Result<Vec<Row>, StorageError> {
-        if from >= to {
-            return Ok(Vec::new());
-        }
-        self.0.with_dependent(|generation, snapshot| {
-            scan(snapshot.raw_iterator_cf_opt(family(&generation.db, table.name()), bounded(from, to)), direction, limit)
-        })
+        scan(&*self.0.rows, table, from, to, direction, limit)
     }
 }
 
-fn bounded(from: &[u8], to: &[u8]) -> ReadOptions {
-    let mut options = ReadOptions::default();
-    options.set_iterate_range(from.to_vec()..to.to_vec());
-    options
-}
-
-fn scan(mut rows: DBRawIterator<'_>, direction: Direction, limit: usize) -> Result<Vec<Row>, StorageError> {
+fn scan<R: Reads + ?Sized>(
+    rows: &R,
+    table: Table,
+    from: &[u8],
+    to: &[u8],
+    direction: Direction,
+    limit: usize,
+) -> Result<Vec<Row>, StorageError> {
     let mut scanned = Vec::new();
-    if limit == 0 {
+    if from >= to || limit == 0 {
         return Ok(scanned);
     }
-    match direction {
-        Direction::Ascending => rows.seek_to_first(),
-        Direction::Descending => rows.seek_to_last(),
-    }
-    while let Some((key, value)) = rows.item() {
+    rows.scan(table.name(), from, to, direction, &mut |key, value| {
         scanned.push((key.to_vec(), value.to_vec()));
-        if scanned.len() == limit {
-            break;
-        }
-        match direction {
-            Direction::Ascending => rows.next(),
-            Direction::Descending => rows.prev(),
-        }
-    }
-    // The end of an iterator and a damaged block look alike until one asks.
-    rows.status().map_err(failed("cannot scan the state"))?;
+        Ok(scanned.len() < limit)
+    })?;
     Ok(scanned)
 }
 
 /// One database of the state. Fields are dropped in this order: the database is closed before its files go.
 struct Generation {
-    db: DB,
+    db: Arc<dyn Database>,
     flushed: Mutex<Option<Bytes>>,
     files: GenerationFiles,
 }
 
 impl Generation {
-    fn open(dir: &Path, number: u64, settings: &Settings) -> Result<Arc<Self>, StorageError> {
+    fn open(engine: &dyn Engine, dir: &Path, number: u64, options: StateOptions) -> Result<Arc<Self>, StorageError> {
         let dir = dir.join(generation_name(number));
         // Later ones come from a snapshot and are never empty.
         let may_create = number == 1;
-        let names = Table::ALL.map(Table::name).into_iter().chain([APPLIED]);
-        let db = rocks::open(&dir, settings.database(), may_create, names.map(|name| (name, settings.table())).collect())?;
+        let db = engine.open_state(&dir, &FAMILIES, options, may_create)?;
         let generation = Self { db, flushed: Mutex::new(None), files: GenerationFiles { dir, number, superseded: AtomicBool::new(false) } };
         // Without a WAL, what is there at opening was read from flushed files.
         let applied = generation.applied()?;
@@ -311,17 +280,13 @@ impl Generation {
     }
 
     fn applied(&self) -> Result<Option<Bytes>, StorageError> {
-        let marker = self.db.get_cf(family(&self.db, APPLIED), APPLIED_KEY).map_err(failed("cannot read the applied marker"))?;
-        Ok(marker.map(Bytes::from))
+        Ok(self.db.get(APPLIED, APPLIED_KEY)?.map(Bytes::from))
     }
 
     fn flush(&self) -> Result<(), StorageError> {
         // Read first: the flush takes in at least this commit, perhaps later ones.
         let applied = self.applied()?;
-        let families: Vec<_> = Table::ALL.map(Table::name).into_iter().chain([APPLIED]).map(|name| family(&self.db, name)).collect();
-        let mut wait = FlushOptions::default();
-        wait.set_wait(true);
-        self.db.flush_cfs_opt(&families, &wait).map_err(failed("cannot flush the state"))?;
+        self.db.flush()?;
         *self.flushed_applied() = applied;
         Ok(())
     }
@@ -390,46 +355,6 @@ fn bring_in(from: &Path, to: &Path) -> Result<(), StorageError> {
     }
     fs::copy(from, to).map_err(at("copy", from))?;
     fs::File::open(to).and_then(|file| file.sync_all()).map_err(at("sync", to))
-}
-
-/// How the databases of all generations are opened; they share one cache.
-struct Settings {
-    options: StateOptions,
-    block_cache: Cache,
-}
-
-impl Settings {
-    fn database(&self) -> Options {
-        let mut options = rocks::base_options();
-        // Without a WAL nothing else keeps the tables together.
-        options.set_atomic_flush(true);
-        options.set_db_write_buffer_size(self.options.write_buffer_bytes);
-        options.set_bytes_per_sync(1 << 20);
-        options
-    }
-
-    fn table(&self) -> Options {
-        let mut blocks = BlockBasedOptions::default();
-        blocks.set_block_cache(&self.block_cache);
-        // Over whole keys: most point reads are for one record, or for one that is not there.
-        blocks.set_bloom_filter(10.0, false);
-        blocks.set_optimize_filters_for_memory(true);
-        // In the cache, so that its size bounds them too.
-        blocks.set_cache_index_and_filter_blocks(true);
-        blocks.set_cache_index_and_filter_blocks_with_high_priority(true);
-        blocks.set_pin_l0_filter_and_index_blocks_in_cache(true);
-        let mut options = Options::default();
-        options.set_block_based_table_factory(&blocks);
-        // One table may use what all share; the limit over all flushes first.
-        options.set_write_buffer_size(self.options.write_buffer_bytes);
-        // Each table takes memory in blocks of this size; an eighth of the limit, the default, lets seven tables reach it empty.
-        options.set_arena_block_size(self.options.write_buffer_bytes / 64);
-        options.set_level_compaction_dynamic_level_bytes(true);
-        // The two youngest levels are rewritten soon.
-        use DBCompressionType::{Lz4, None};
-        options.set_compression_per_level(&[None, None, Lz4, Lz4, Lz4, Lz4, Lz4]);
-        options
-    }
 }
 
 #[cfg(test)]

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_domain::StorageError;
-use rocksdb::{DB, IteratorMode, ReadOptions};
+use quorate_domain::tx::Direction;
 
 use super::sealed::{index_of, unseal};
-use super::{COMMITTED, Done, PURGED, VOTE, entries_family, meta_family};
-use crate::rocks::failed;
+use super::{COMMITTED, Done, ENTRIES, META, PURGED, VOTE};
+use crate::engine::Database;
 
 /// The log as callers see it: ahead of the disk by what is queued.
 pub struct View {
@@ -26,6 +26,8 @@ pub struct View {
     pub committed_is_unwritten: bool,
     pub purged: Option<Purged>,
     pub queue: Vec<Queued>,
+    /// A group is on its way to the disk.
+    pub is_writing: bool,
     /// Bytes of entries in `queue` and in the group that is being written.
     pub queued_bytes: usize,
     pub closing: bool,
@@ -34,9 +36,9 @@ pub struct View {
 }
 
 impl View {
-    pub fn load(db: &DB) -> Result<Self, StorageError> {
+    pub fn load(db: &dyn Database) -> Result<Self, StorageError> {
         let meta = |key: &[u8]| -> Result<Option<Bytes>, StorageError> {
-            let value = db.get_cf(meta_family(db), key).map_err(failed("cannot read from the log"))?;
+            let value = db.get(META, key)?;
             value.map(|value| unseal(key, &value)).transpose()
         };
         let purged = match meta(PURGED)? {
@@ -54,19 +56,22 @@ impl View {
             committed_is_unwritten: false,
             purged,
             queue: Vec::new(),
+            is_writing: false,
             queued_bytes: 0,
             closing: false,
             stopped: None,
         };
-        let edge = |mode: IteratorMode| -> Result<Option<u64>, StorageError> {
-            let mut options = ReadOptions::default();
+        let edge = |direction: Direction| -> Result<Option<u64>, StorageError> {
             // What is left below the purge marker is waiting for compaction, and is no part of the log.
-            options.set_iterate_lower_bound(view.after_purged().unwrap_or(0).to_be_bytes());
-            let row =
-                db.iterator_cf_opt(entries_family(db), options, mode).next().transpose().map_err(failed("cannot read from the log"))?;
-            row.map(|(key, _)| index_of(&key)).transpose()
+            let from = view.after_purged().unwrap_or(0).to_be_bytes();
+            let mut index = None;
+            db.scan(ENTRIES, &from, &u64::MAX.to_be_bytes(), direction, &mut |key, _| {
+                index = Some(index_of(key)?);
+                Ok(false)
+            })?;
+            Ok(index)
         };
-        let bounds = edge(IteratorMode::Start)?.zip(edge(IteratorMode::End)?);
+        let bounds = edge(Direction::Ascending)?.zip(edge(Direction::Descending)?);
         if let (Some((first, _)), Some(expected)) = (bounds, view.after_purged())
             && first != expected
         {

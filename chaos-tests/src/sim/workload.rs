@@ -1,0 +1,392 @@
+//! The clients: gateways' own client of the cluster, storing and reading facts and taking punchcards, each on a host of its own.
+//!
+//! They note everything twice: as a history for the invariants that any run has to keep (`crate::invariant`), and as what was
+//! [`Seen`], with revisions, for the stronger checks of `super::check`.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use quorate_domain::fact::{Confidence, FactHistory, StoreFact};
+use quorate_domain::punchcard::{PunchIn, PunchOut, PunchedIn};
+use quorate_domain::{CommandKind, Principal, Revision, Tier};
+use quorate_gateway::call::CallError;
+use quorate_gateway::cluster::{Cluster, Consistency};
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+
+use super::journal::Journal;
+use super::plant::Plant;
+use super::process;
+use crate::history::{Operation, Outcome, Recorder};
+
+const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
+const RESOURCES: [&str; 2] = ["service://billing", "service://search"];
+/// How long one call may take.
+const CALL_MAX: Duration = Duration::from_secs(4);
+/// Within so long after the last fault is healed every client has to be served.
+pub const LIVENESS_MAX: Duration = Duration::from_secs(10);
+
+/// One answered call, and where the log put it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub sent: Duration,
+    pub answered: Duration,
+    pub revision: u64,
+    pub what: What,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum What {
+    Write,
+    /// A write whose request had been sent before under the same id, so that its revision may be older than this sending.
+    Repeated,
+    Read,
+    Grant {
+        resource: String,
+        token: u64,
+    },
+    Release {
+        resource: String,
+        token: u64,
+    },
+    /// A write under a card.
+    Fenced {
+        resource: String,
+        token: u64,
+    },
+}
+
+/// What all clients share.
+#[derive(Clone)]
+pub struct Shared {
+    pub recorder: Arc<Recorder>,
+    pub seen: Arc<Mutex<Vec<Seen>>>,
+    pub journal: Journal,
+    /// Until when faults happen.
+    pub chaos_until: Duration,
+    pub counts: Arc<Mutex<Counts>>,
+    pub plant: Option<Plant>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub answered: u64,
+    pub written: u64,
+    pub unknown: u64,
+    pub retried: u64,
+    pub repeated: u64,
+    pub fenced: u64,
+    pub fenced_off: u64,
+}
+
+pub struct Client {
+    pub name: String,
+    pub cluster: Cluster,
+    pub random: StdRng,
+    pub shared: Shared,
+    /// Requests that may be sent once more.
+    pub sent: Vec<Request>,
+}
+
+#[derive(Clone)]
+pub struct Request {
+    id: String,
+    name: &'static str,
+    value: String,
+}
+
+impl Client {
+    /// Works until the faults are over, then asks to be served within [`LIVENESS_MAX`], then reads everything once more.
+    pub async fn run(mut self) {
+        let mut number = 0;
+        while process::elapsed() < self.shared.chaos_until {
+            number += 1;
+            match self.random.random_range(0..100) {
+                0..5 => self.burst(number).await,
+                5..45 => self.store(number).await,
+                45..55 => self.repeat().await,
+                55..80 => {
+                    let name = *NAMES.choose(&mut self.random).expect("there are names");
+                    self.read(name, CALL_MAX).await;
+                }
+                _ => self.hold(number).await,
+            }
+            let pause_ms = self.random.random_range(1..60);
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+        }
+        self.be_served().await;
+        for name in NAMES {
+            if !self.read(name, LIVENESS_MAX).await {
+                self.shared.journal.violation(format!("{} could not read `{name}` after everything was healed", self.name));
+            }
+        }
+        self.count(|counts, retries| counts.retried += retries);
+    }
+
+    async fn be_served(&mut self) {
+        let since = process::elapsed();
+        let value = format!("{}-last", self.name);
+        let request = Request { id: format!("r-{value}"), name: NAMES[0], value };
+        while process::elapsed() < since + LIVENESS_MAX {
+            if self.send(&request, None, What::Repeated, CALL_MAX).await.is_some() {
+                return;
+            }
+        }
+        self.shared.journal.violation(format!("{} was not served within {LIVENESS_MAX:?} after everything was healed", self.name));
+    }
+
+    async fn store(&mut self, number: u64) {
+        let value = format!("{}-{number}", self.name);
+        let name = *NAMES.choose(&mut self.random).expect("there are names");
+        let request = Request { id: format!("r-{value}"), name, value };
+        let first = self.send(&request, None, What::Write, CALL_MAX).await;
+        if first.is_none() && self.random.random_bool(0.5) {
+            self.send(&request, None, What::Repeated, CALL_MAX).await;
+        }
+        self.sent.push(request);
+    }
+
+    /// Many at once, and some of them twice.
+    async fn burst(&mut self, number: u64) {
+        let requests: Vec<Request> = (0..self.random.random_range(4..16))
+            .map(|part| {
+                let value = format!("{}-{number}-{part}", self.name);
+                Request { id: format!("r-{value}"), name: NAMES.choose(&mut self.random).expect("there are names"), value }
+            })
+            .collect();
+        let all = requests.iter().chain(requests.iter().step_by(3));
+        join_all(all.map(|request| self.send(request, None, What::Repeated, CALL_MAX))).await;
+        self.sent.extend(requests);
+    }
+
+    /// A late duplicate of something sent earlier.
+    async fn repeat(&mut self) {
+        let Some(mut request) = self.sent.choose(&mut self.random).cloned() else { return };
+        if self.shared.plant == Some(Plant::DedupeOff) {
+            request.id = format!("{}-again-{}", request.id, process::elapsed().as_millis());
+        }
+        if self.send(&request, None, What::Repeated, CALL_MAX).await.is_some() {
+            self.count(|counts, _| counts.repeated += 1);
+        }
+    }
+
+    /// Sends one request to store a fact; `Some` when the log has decided for it.
+    async fn send(&self, request: &Request, token: Option<u64>, what: What, within: Duration) -> Option<Revision> {
+        let Request { id, name, value } = request.clone();
+        let command = StoreFact {
+            entity: "svc:simulated".into(),
+            key: name.into(),
+            value: value.clone(),
+            source_receipt: None,
+            confidence: Confidence::FULL,
+            private: false,
+            horizon_class: None,
+            freshness_horizon: None,
+            supersedes: BTreeSet::new(),
+        };
+        let operation = Operation::Store { name: name.into(), value: value.clone(), request: id.clone() };
+        let recorder = Arc::clone(&self.shared.recorder);
+        let pending = recorder.send(&self.name, operation);
+        let sent = process::elapsed();
+        let token = token.filter(|_| self.shared.plant != Some(Plant::TokenNotChecked));
+        let answer = self.propose(command, token, id, within).await;
+        self.tell(&format!("store {name} {value}"), &answer, |stored| format!("version {}", stored.version));
+        match answer {
+            Ok((stored, revision)) => {
+                pending.answer(Outcome::Stored { version: stored.version });
+                self.see(sent, revision, what);
+                Some(revision)
+            }
+            Err(error) => {
+                self.fail(pending, &error);
+                None
+            }
+        }
+    }
+
+    async fn read(&mut self, name: &'static str, within: Duration) -> bool {
+        let recorder = Arc::clone(&self.shared.recorder);
+        let pending = recorder.send(&self.name, Operation::Read { name: name.into() });
+        let sent = process::elapsed();
+        let deadline = Instant::now() + within;
+        let consistency = match self.shared.plant {
+            Some(Plant::StaleRead) => Consistency::Stale { max_age_ms: 60_000 },
+            _ => Consistency::Linearizable,
+        };
+        let (mut values, mut cursor, mut revision) = (Vec::new(), None, None);
+        let outcome = loop {
+            let query = FactHistory { entity: "svc:simulated".into(), key: name.into(), limit: 1_000, cursor };
+            match self.cluster.read_as(&self.principal(), query, consistency, deadline).await {
+                Ok((page, served)) => {
+                    values.extend(page.versions.into_iter().map(|version| version.value));
+                    revision.get_or_insert(served.revision);
+                    cursor = page.next_cursor;
+                    if cursor.is_none() {
+                        break Ok(());
+                    }
+                }
+                // Nothing was ever stored under it.
+                Err(CallError::Refused(_)) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        match outcome {
+            Ok(()) => {
+                self.say(format!("read {name}: {} versions", values.len()));
+                pending.answer(Outcome::Versions(values));
+                if let Some(revision) = revision {
+                    self.see(sent, revision, What::Read);
+                }
+                true
+            }
+            Err(error) => {
+                self.say(format!("read {name}: {error}"));
+                false
+            }
+        }
+    }
+
+    /// Takes a card, writes under it for a while, longer than it lasts now and then, and gives it back, or not.
+    async fn hold(&mut self, number: u64) {
+        let resource = RESOURCES.choose(&mut self.random).expect("there are resources").to_string();
+        let ttl = Duration::from_millis(self.random.random_range(1_000..2_500));
+        // Whoever finds it held tries again and again: a lease that ends early is found only by those who want it.
+        let (mut token, mut tries) = (None, 0);
+        while token.is_none() && tries < 8 {
+            if tries > 0 {
+                let pause_ms = self.random.random_range(30..300);
+                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            }
+            token = self.acquire(&resource, ttl, format!("in-{}-{number}-{tries}", self.name)).await;
+            tries += 1;
+        }
+        let Some(token) = token else { return };
+        for step in 0..self.random.random_range(1..4) {
+            let pause_ms = self.random.random_range(1..1_500);
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            let value = format!("{}-{number}-under-{token}-{step}", self.name);
+            let name = *NAMES.choose(&mut self.random).expect("there are names");
+            let request = Request { id: format!("r-{value}"), name, value };
+            let under = What::Fenced { resource: resource.clone(), token };
+            match self.send(&request, Some(token), under, CALL_MAX).await {
+                Some(_) => self.count(|counts, _| counts.fenced += 1),
+                None => {
+                    self.count(|counts, _| counts.fenced_off += 1);
+                    break;
+                }
+            }
+        }
+        if self.random.random_bool(0.7) {
+            self.release(&resource, token, number).await;
+        }
+    }
+
+    async fn acquire(&self, resource: &str, ttl: Duration, id: String) -> Option<u64> {
+        let command = PunchIn {
+            resource: resource.into(),
+            holder_passport: self.name.clone(),
+            tenant_id: None,
+            mode: None,
+            reason: None,
+            ttl_ms: Some(ttl.as_millis() as u64),
+            expires_at: None,
+            wait_ms: None,
+        };
+        let recorder = Arc::clone(&self.shared.recorder);
+        let pending = recorder.send(&self.name, Operation::Acquire { resource: resource.into(), ttl });
+        let sent = process::elapsed();
+        let answer = self.propose(command, None, id, CALL_MAX).await;
+        self.tell(&format!("punch in {resource} {} ms", ttl.as_millis()), &answer, |punched| match punched {
+            PunchedIn::Granted { card, renewed, .. } => format!("token {}{}", card.fencing_token, if *renewed { ", renewed" } else { "" }),
+            other => format!("{other:?}"),
+        });
+        match answer {
+            Ok((PunchedIn::Granted { card, renewed, .. }, revision)) => {
+                let token = card.fencing_token.0;
+                pending.answer(Outcome::Granted { token });
+                let what = if renewed { What::Write } else { What::Grant { resource: resource.into(), token } };
+                self.see(sent, revision, what);
+                Some(token)
+            }
+            Ok(_) => {
+                pending.answer(Outcome::Refused);
+                None
+            }
+            Err(error) => {
+                self.fail(pending, &error);
+                None
+            }
+        }
+    }
+
+    async fn release(&self, resource: &str, token: u64, number: u64) {
+        let command = PunchOut { resource: resource.into(), holder_passport: self.name.clone(), tenant_id: None, release_commit_sha: None };
+        let recorder = Arc::clone(&self.shared.recorder);
+        let pending = recorder.send(&self.name, Operation::Release { resource: resource.into(), token });
+        let sent = process::elapsed();
+        let answer = self.propose(command, Some(token), format!("out-{}-{number}", self.name), CALL_MAX).await;
+        self.tell(&format!("punch out {resource} {token}"), &answer, |_| "done".into());
+        match answer {
+            Ok((_, revision)) => {
+                pending.answer(Outcome::Released);
+                self.see(sent, revision, What::Release { resource: resource.into(), token });
+            }
+            Err(error) => self.fail(pending, &error),
+        }
+    }
+
+    async fn propose<C: CommandKind>(
+        &self,
+        command: C,
+        token: Option<u64>,
+        id: String,
+        within: Duration,
+    ) -> Result<(C::Output, Revision), CallError> {
+        self.cluster.propose_as(&self.principal(), command, token, (id, true), Instant::now() + within).await
+    }
+
+    fn principal(&self) -> Principal {
+        Principal { tenant: "team".into(), passport: self.name.clone(), tier: Tier::Verified, scopes: BTreeSet::new() }
+    }
+
+    fn fail(&self, pending: crate::history::Pending<'_>, error: &CallError) {
+        match error {
+            // Both say that nothing was written, and the history holds them to it.
+            CallError::Refused(_) | CallError::NoLeader { .. } => pending.answer(Outcome::Refused),
+            _ => {
+                drop(pending);
+                self.count(|counts, _| counts.unknown += 1);
+            }
+        }
+    }
+
+    fn see(&self, sent: Duration, revision: Revision, what: What) {
+        let writes = u64::from(what != What::Read);
+        let seen = Seen { sent, answered: process::elapsed(), revision: revision.0, what };
+        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+        self.count(|counts, _| {
+            counts.answered += 1;
+            counts.written += writes;
+        });
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Counts, u64)) {
+        let retries = self.cluster.retries().propose.load(Relaxed);
+        change(&mut self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner), retries);
+    }
+
+    fn tell<T>(&self, asked: &str, answer: &Result<(T, Revision), CallError>, told: impl FnOnce(&T) -> String) {
+        self.say(match answer {
+            Ok((output, revision)) => format!("{asked}: {} at {revision}", told(output)),
+            Err(error) => format!("{asked}: {error}"),
+        });
+    }
+
+    fn say(&self, what: impl AsRef<str>) {
+        self.shared.journal.say(&self.name, what);
+    }
+}
