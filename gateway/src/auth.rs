@@ -8,8 +8,8 @@ use quorate_domain::Principal;
 use quorate_domain::identity::{self, ResolveToken};
 
 use crate::call::CallError;
-use crate::cluster::{Cluster, Consistency};
-use crate::limit::{READ_ATTEMPT, TOKEN_ASKED_FOR, TOKEN_BYTES_MAX, TOKEN_KNOWN_FOR, TOKEN_STALE_MS_MAX, TOKEN_UNKNOWN_FOR, TOKENS_KEPT};
+use crate::cluster::Cluster;
+use crate::limit::{TOKEN_BYTES_MAX, TOKEN_KNOWN_FOR, TOKEN_UNKNOWN_FOR, TOKENS_KEPT};
 
 /// Resolves tokens, and believes an answer for a short while.
 #[derive(Default)]
@@ -80,19 +80,7 @@ impl Tokens {
     async fn ask(&self, cluster: &Cluster, hash: String, deadline: Instant) -> Result<Option<Arc<Principal>>, CallError> {
         // Counted from before the question: what was true at its start may have changed since.
         let asked = Instant::now();
-        let ask = |consistency, within| {
-            let query = ResolveToken { hash: hash.clone() };
-            async move { cluster.read_as(&identity::system(), query, consistency, deadline.min(asked + within)).await }
-        };
-        let resolved = match ask(Consistency::Linearizable, TOKEN_ASKED_FOR).await {
-            // Without a quorum nothing can be written in anybody's name, and stale reads are what is left: a token that was
-            // good a while ago still opens those.
-            Err(CallError::Unreadable { .. }) => {
-                ask(Consistency::Stale { max_age_ms: TOKEN_STALE_MS_MAX }, TOKEN_ASKED_FOR + READ_ATTEMPT).await
-            }
-            resolved => resolved,
-        };
-        let (resolved, _) = resolved?;
+        let (resolved, _) = cluster.read_standing(&identity::system(), ResolveToken { hash: hash.clone() }, deadline).await?;
         let principal = resolved.principal.map(Arc::new);
         let believed_for = if principal.is_some() { TOKEN_KNOWN_FOR } else { TOKEN_UNKNOWN_FOR };
         let (renew_from, until) = (asked + believed_for / 2, asked + believed_for);

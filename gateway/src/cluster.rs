@@ -221,6 +221,25 @@ impl Cluster {
         }
     }
 
+    /// Reads what a call needs before it begins: who its token stands for, and what became of its session. Without a leader nothing
+    /// can be written in anybody's name, and stale reads are what is left: what a single node knew a while ago still opens those.
+    pub async fn read_standing<Q: QueryKind + Clone>(
+        &self,
+        caller: &Principal,
+        query: Q,
+        deadline: Instant,
+    ) -> Result<(Q::Output, Served), CallError> {
+        let patience = if self.view().leader.is_some() { STANDING_ASKED_FOR } else { STANDING_ASKED_FOR_LEADERLESS };
+        let until = |patience| deadline.min(Instant::now() + patience);
+        match self.read_as(caller, query.clone(), Consistency::Linearizable, until(patience)).await {
+            Err(CallError::Unreadable { .. }) => {
+                let stale = Consistency::Stale { max_age_ms: STANDING_STALE_MS_MAX };
+                self.read_as(caller, query, stale, until(READ_ATTEMPT)).await
+            }
+            read => read,
+        }
+    }
+
     /// Opens a stream of the caller's change events, on some node that answers.
     pub async fn watch(&self, caller: &Principal, since: Revision) -> Option<tonic::Streaming<wire::WatchResponse>> {
         let request = wire::WatchRequest { caller: Some(on_wire(caller)), since_revision: since.0 };

@@ -22,12 +22,13 @@ pub const TOKEN_BYTES_MAX: usize = 4 * 1024;
 pub const TOKEN_KNOWN_FOR: Duration = Duration::from_millis(600);
 /// The same for a token that is not valid: short, so that a new one works soon after it is made.
 pub const TOKEN_UNKNOWN_FOR: Duration = Duration::from_millis(500);
-/// How long a quorum is asked about a token before the state of a single node has to do.
-pub const TOKEN_ASKED_FOR: Duration = Duration::from_millis(2_500);
+/// How long a quorum is asked who is calling before the state of a single node has to do, and how long when no leader is known.
+pub const STANDING_ASKED_FOR: Duration = Duration::from_millis(2_500);
+pub const STANDING_ASKED_FOR_LEADERLESS: Duration = Duration::from_millis(300);
+/// How old that state may be.
+pub const STANDING_STALE_MS_MAX: u64 = 60 * 1_000;
 /// How long a list of tools waits to hear which are switched off.
 pub const FLAGS_ASKED_FOR: Duration = Duration::from_millis(1_000);
-/// How old that state may be.
-pub const TOKEN_STALE_MS_MAX: u64 = 60 * 1_000;
 /// Resolved tokens kept at once.
 pub const TOKENS_KEPT: usize = 10_000;
 

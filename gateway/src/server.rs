@@ -26,7 +26,7 @@ use crate::cluster::{Cluster, ConnectError, Consistency};
 use crate::config::{Config, ConfigError, Settings};
 use crate::edge::{self, Doors};
 use crate::keys::PassportKeys;
-use crate::limit::{FLAGS_ASKED_FOR, LIST_CHANGES_WAITING, STREAMS_MAX, TOKEN_STALE_MS_MAX};
+use crate::limit::{FLAGS_ASKED_FOR, LIST_CHANGES_WAITING, STANDING_STALE_MS_MAX, STREAMS_MAX};
 use crate::mcp::live::Live;
 use crate::mcp::prompts;
 use crate::mcp::resources::{self, Library};
@@ -135,7 +135,7 @@ impl App {
         let switched: Vec<Definition> = tools.entries().iter().filter_map(|entry| entry.listed_with).collect();
         let mut on: Vec<&str> = switched.iter().filter(|flag| flag.default == "on").map(|flag| flag.name).collect();
         if !switched.is_empty() {
-            let age = Consistency::Stale { max_age_ms: TOKEN_STALE_MS_MAX };
+            let age = Consistency::Stale { max_age_ms: STANDING_STALE_MS_MAX };
             let asked = self.cluster.read_as(&identity::system(), GetFlags {}, age, Instant::now() + FLAGS_ASKED_FOR).await;
             if let Ok((known, _)) = asked {
                 let is_on = |flag: &&Definition| known.flags.iter().any(|set| set.name == flag.name && set.value == "on");

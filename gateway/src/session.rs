@@ -125,8 +125,11 @@ impl Sessions {
     ) -> Result<Arc<ClientSessionKept>, CallError> {
         // Counted from before the question: what was true at its start may have changed since.
         let asked = Instant::now();
-        let consistency = at_least.map_or(Consistency::Linearizable, Consistency::AtLeast);
-        let (kept, _) = cluster.read_as(caller, GetClientSession { id: session.name() }, consistency, deadline).await?;
+        let query = GetClientSession { id: session.name() };
+        let (kept, _) = match at_least {
+            Some(revision) => cluster.read_as(caller, query, Consistency::AtLeast(revision), deadline).await?,
+            None => cluster.read_standing(caller, query, deadline).await?,
+        };
         let kept = Arc::new(kept);
         if at_least.is_none() {
             self.remember(caller, session, kept.clone(), asked);
