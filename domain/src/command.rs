@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
-use crate::{approval, codec, coord, decision, fact, flag, graph, identity, punchcard, session, work};
+use crate::{approval, codec, coord, decision, fact, flag, graph, identity, orchestrator, punchcard, session, work};
 
 /// A struct that stands in [`Command`] and knows what it answers.
 pub trait CommandKind: Into<Command> {
@@ -76,4 +76,9 @@ commands! {
     DeleteEntity(graph::DeleteEntity) -> graph::Entity,
     UpsertEdge(graph::UpsertEdge) -> graph::Edge,
     DeleteEdge(graph::DeleteEdge) -> graph::Edge,
+    AuditFeature(graph::feature::AuditFeature) -> graph::Entity,
+    CreateOrchestrator(orchestrator::CreateOrchestrator) -> orchestrator::OrchestratorView,
+    UpdateOrchestrator(orchestrator::UpdateOrchestrator) -> orchestrator::OrchestratorView,
+    AttachMember(orchestrator::AttachMember) -> orchestrator::OrchestratorView,
+    DetachMember(orchestrator::DetachMember) -> orchestrator::OrchestratorView,
 }

@@ -53,6 +53,12 @@ pub const CONSOLIDATION: Definition = Definition {
 
 pub const STATUS_FEED: Definition = Definition { name: "CORECRUXD_FEATURE_STATUS_FEED", default: "on", words: &[], about: "status_feed" };
 pub const COORD: Definition = Definition { name: "CORECRUXD_COORD", default: "on", words: &[], about: "coord_announce and coord_status" };
+pub const ORCHESTRATORS: Definition = Definition {
+    name: "CORECRUXD_ORCHESTRATORS",
+    default: "on",
+    words: &[],
+    about: "create_orchestrator, attach_to_orchestrator, detach_from_orchestrator, list_orchestrators and update_orchestrator",
+};
 /// The one flag that is a number.
 pub const COORD_PRESENCE: Definition = Definition {
     name: "CORECRUXD_COORD_PRESENCE_TTL_SECS",
@@ -63,8 +69,8 @@ pub const COORD_PRESENCE: Definition = Definition {
 const COORD_PRESENCE_S: std::ops::RangeInclusive<u64> = 60..=86_400;
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 9] =
-    [PUNCHCARD, APPROVAL_QUEUE, RECEIPT_VERIFY, MEMORY_PANEL, FRESHNESS, CONSOLIDATION, STATUS_FEED, COORD, COORD_PRESENCE];
+pub const ALL: [Definition; 10] =
+    [PUNCHCARD, APPROVAL_QUEUE, RECEIPT_VERIFY, MEMORY_PANEL, FRESHNESS, CONSOLIDATION, STATUS_FEED, COORD, COORD_PRESENCE, ORCHESTRATORS];
 
 /// Flags whose tools answer `CAPABILITY_DENIED` while they are off, as documented; the others answer -32030.
 pub(crate) const DENYING: [Definition; 3] = [MEMORY_PANEL, FRESHNESS, CONSOLIDATION];

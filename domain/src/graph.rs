@@ -13,6 +13,7 @@
 
 mod edge;
 mod entity;
+pub mod feature;
 pub mod kind;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use crate::limit::LIST_MAX;
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
-use crate::{approval, codec, coord, fact, flag, graph, identity, punchcard, receipt, session, work};
+use crate::{approval, codec, coord, fact, flag, graph, identity, orchestrator, punchcard, receipt, session, work};
 
 /// A struct that stands in [`Query`] and knows what it answers.
 pub trait QueryKind: Into<Query> {
@@ -74,6 +74,10 @@ queries! {
     EntityHistory(graph::EntityHistory) -> graph::EntityVersions,
     GetEdge(graph::GetEdge) -> Option<graph::Edge>,
     ListEdges(graph::ListEdges) -> graph::Edges,
+    FeatureCoverage(graph::feature::FeatureCoverage) -> graph::feature::Coverage,
+    SuggestFeature(graph::feature::SuggestFeature) -> graph::feature::Suggestions,
+    FindFeatureFiles(graph::feature::FindFeatureFiles) -> graph::feature::FeatureFilesFound,
+    ListOrchestrators(orchestrator::ListOrchestrators) -> orchestrator::Orchestrators,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -34,6 +34,9 @@ pub enum Kind {
     GraphEntityVersion = 51,
     GraphEdge = 52,
     GraphEdgeVersion = 53,
+    Orchestrator = 54,
+    FeatureTotals = 55,
+    FeatureSystem = 56,
     // Receipts
     ReceiptBody = 60,
     ReceiptLink = 61,
@@ -68,6 +71,8 @@ pub enum Kind {
     IntentByDeadline = 142,
     GraphEdgeByTarget = 143,
     GraphEdgeByKind = 144,
+    OrchestratorOrder = 145,
+    FeatureGap = 146,
     ReceiptById = 160,
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use expect_test::{Expect, expect, expect_file};
 use fake::{Fake, Fault};
+use quorate_domain::flag::SetFlag;
 use quorate_domain::identity::SetWorkGate;
 use quorate_gateway::registry::Catalog;
 use quorate_gateway::{Config, Gateway, profile, schema, tools};
@@ -674,9 +675,15 @@ async fn every_answer_fits_its_schema() {
     run(&a(), "list_entities", json!({})).await;
 
     for id in ["search", "index"] {
-        let payload = json!({ "id": id, "name": id, "system": "core", "maturity": "built" });
+        let payload =
+            json!({ "id": id, "name": id, "system": "core", "maturity": "built", "files": ["src/lib.rs"], "promise_alignment": [3] });
         run(&a(), "entity_upsert", json!({ "kind": "capability", "id": id, "payload": payload })).await;
     }
+    let audited = run(&a(), "feature_trigger_audit", json!({ "id": "index", "status": "audited", "notes": "done" })).await;
+    assert_eq!((&audited["version"], &audited["capability"]["audit"]["auditor"]), (&json!(2), &json!("agent-a")));
+    run(&b(), "feature_file_search", json!({ "path": "lib.rs" })).await;
+    run(&b(), "feature_coverage_report", json!({})).await;
+    run(&b(), "feature_suggest_next", json!({})).await;
     let edge = json!({ "from_kind": "capability", "from_id": "search", "edge_kind": "uses", "to_kind": "capability", "to_id": "index" });
     run(&a(), "edge_upsert", edge.clone()).await;
     assert_eq!(run(&a(), "edge_get", edge.clone()).await["edge"]["version"], 1);
@@ -798,6 +805,14 @@ async fn every_answer_fits_its_schema() {
     let verbs: Vec<&str> = feed["events"].as_array().unwrap().iter().map(|event| event["verb"].as_str().unwrap()).collect();
     assert_eq!(verbs, ["CLAIMED", "HUMAN_HOLD", "DONE"]);
     run(&a(), "create_work", json!({ "project_id": project, "title": "docs", "created_by_passport": "agent-a" })).await;
+    let made = run(&a(), "create_orchestrator", json!({ "name": "release", "created_by_passport": "agent-a" })).await;
+    let orchestrator = &made["id"];
+    run(&a(), "attach_to_orchestrator", json!({ "orchestrator_id": orchestrator, "member_ref": id })).await;
+    let shown = run(&b(), "list_work", json!({ "work_id": id })).await;
+    assert_eq!(&shown["work"][0]["orchestrator_id"], orchestrator);
+    run(&b(), "list_orchestrators", json!({})).await;
+    run(&a(), "detach_from_orchestrator", json!({ "orchestrator_id": orchestrator, "member_ref": id })).await;
+    run(&a(), "update_orchestrator", json!({ "orchestrator_id": orchestrator, "state": "archived" })).await;
     let focus = json!({ "session_id": "00ff", "project_id": project, "paths": ["src"], "note": "parser" });
     run(&a(), "coord_announce", focus).await;
     let near = run(&b(), "coord_announce", json!({ "session_id": "0b", "project_id": project, "paths": ["src/lib.rs"] })).await;
@@ -814,6 +829,92 @@ async fn every_answer_fits_its_schema() {
     assert!(through["entities"].is_array());
     let all: std::collections::BTreeSet<&str> = catalog.entries().iter().map(|entry| entry.name).collect();
     assert_eq!(called, all, "every tool was called");
+}
+
+#[tokio::test]
+async fn orchestrators_stand_in_tools_list_and_answer_the_documented_record() {
+    let world = world().await;
+    let listed = world.rpc(&a(), "tools/list", json!({})).await.text;
+    for tool in ["create_orchestrator", "attach_to_orchestrator", "detach_from_orchestrator", "list_orchestrators", "update_orchestrator"] {
+        assert!(listed.contains(&format!(r#""name":"{tool}""#)), "{tool}");
+    }
+    let none = world.ok(&a(), "list_orchestrators", json!({})).await;
+    assert_eq!((&none["count"], &none["orchestrators"]), (&json!(0), &json!([])));
+    let made = world.ok(&a(), "create_orchestrator", json!({ "name": "release", "created_by_passport": "agent-a" })).await;
+    let orchestrator = &made["id"];
+    let progress = json!({ "work_total": 0, "planned": 0, "in_progress": 0, "blocked": 0, "archived": 0, "complete": 0, "deployed": 0 });
+    let record = json!({
+        "id": orchestrator, "name": "release", "assignee_passport": null, "created_by_passport": "agent-a", "tenant_id": "default",
+        "state": "planned", "members": [], "progress": progress,
+        "created_at_unix_ms": made["created_at_unix_ms"], "updated_at_unix_ms": made["created_at_unix_ms"],
+    });
+    assert_eq!(made, record);
+
+    let work = json!({ "project_id": "p_default", "title": "parser", "created_by_passport": "agent-a", "state": "complete" });
+    let work = world.ok(&a(), "create_work", work).await["id"].clone();
+    for member in [&work, &json!("execplan:ship"), &json!("ho_1"), &json!("agent-b")] {
+        world.ok(&b(), "attach_to_orchestrator", json!({ "orchestrator_id": orchestrator, "member_ref": member })).await;
+    }
+    let shown =
+        world.ok(&b(), "list_orchestrators", json!({ "state": "planned", "tenant_id": "default" })).await["orchestrators"][0].clone();
+    let members = json!([
+        { "type": "work", "ref": work, "state": "complete" },
+        { "type": "execplan", "ref": "execplan:ship" },
+        { "type": "handoff", "ref": "ho_1" },
+        { "type": "passport", "ref": "agent-b" },
+    ]);
+    assert_eq!((&shown["members"], &shown["progress"]["percent_done"]), (&members, &json!(100)));
+    let foreign = json!({ "orchestrator_id": orchestrator, "member_ref": "ho_2" });
+    let told = world.call(&by("token-other"), "attach_to_orchestrator", foreign.clone()).await.told();
+    assert!(told.starts_with(r#"200 "NOT_FOUND" wrote=no there is no orchestrator `orc_"#), "{told}");
+
+    let archive = json!({ "orchestrator_id": orchestrator, "state": "archived" });
+    assert_eq!(world.ok(&a(), "update_orchestrator", archive).await["state"], "archived");
+    let told = world.call(&a(), "attach_to_orchestrator", foreign).await.told();
+    assert!(told.starts_with("200 -32602 wrote=no `orchestrator_id` is of an orchestrator that is archived"), "{told}");
+    world.fake.run(SetFlag { name: "CORECRUXD_ORCHESTRATORS".into(), value: "off".into() }.into()).unwrap();
+    let told = world.call(&a(), "list_orchestrators", json!({})).await.told();
+    assert!(told.starts_with("200 -32030 wrote=no list_orchestrators is switched off by the flag `CORECRUXD_ORCHESTRATORS`"), "{told}");
+}
+
+#[tokio::test]
+async fn the_features_tools_are_always_available_whatever_the_flags_say() {
+    let world = world().await;
+    for flag in quorate_domain::flag::ALL.into_iter().filter(|flag| flag.parse("off").is_ok()) {
+        world.fake.run(SetFlag { name: flag.name.into(), value: "off".into() }.into()).unwrap();
+    }
+    let payload = json!({ "id": "search", "name": "Search", "system": "core", "maturity": "shipped", "files": ["src/lib.rs", "x"] });
+    world.ok(&a(), "entity_upsert", json!({ "kind": "capability", "id": "search", "payload": payload })).await;
+    let found = world.ok(&b(), "feature_file_search", json!({ "path": "src" })).await;
+    let row = json!({ "id": "search", "name": "Search", "system": "core", "files": ["src/lib.rs"] });
+    assert_eq!(found, json!({ "capabilities": [row], "count": 1 }));
+    let audited = world.ok(&b(), "feature_trigger_audit", json!({ "id": "search", "status": "waived" })).await;
+    assert_eq!((&audited["capability"]["audit"]["status"], &audited["version"]), (&json!("waived"), &json!(2)));
+    let report = json!({
+        "total_capabilities": 1, "total_tested": 0, "total_audited": 0,
+        "maturity": { "planned": 0, "documented": 0, "building": 0, "built": 0, "shipped": 1, "deferred": 0 },
+        "gaps": { "critical": 1, "high": 1, "medium": 0, "low": 0 },
+        "systems": { "core": { "total": 1, "tested": 0, "audited": 0, "shipped": 1 } },
+    });
+    assert_eq!(world.ok(&b(), "feature_coverage_report", json!({})).await, json!({ "report": report }));
+}
+
+#[tokio::test]
+async fn suggestions_are_drawn_from_the_gap_analysis_and_from_the_weakest_promise() {
+    let world = world().await;
+    assert_eq!(world.ok(&a(), "feature_suggest_next", json!({})).await, json!({ "suggestions": [], "count": 0 }));
+    let payload = json!({ "id": "s", "name": "Search", "system": "core", "maturity": "shipped", "promise_alignment": [4], "dod": ["x"] });
+    world.ok(&a(), "entity_upsert", json!({ "kind": "capability", "id": "s", "payload": payload })).await;
+    let first = world.ok(&a(), "feature_suggest_next", json!({ "limit": 1 })).await;
+    let gap = |gap_type: &str, rationale: &str| json!({ "kind": "fix_gap", "capability_id": "s", "gap_type": gap_type, "severity": "critical", "rationale": rationale });
+    let promise = json!({
+        "kind": "improve_promise_tests",
+        "promise": { "number": 4, "total": 1, "tested": 0 },
+        "rationale": "Promise 4 is the weakest: 0 of 1 capabilities that serve it are tested.",
+    });
+    assert_eq!(first["suggestions"], json!([gap("no_tests", "Search has no tests at all."), promise]));
+    let rest = world.ok(&a(), "feature_suggest_next", json!({ "limit": 1, "cursor": first["next_cursor"] })).await;
+    assert_eq!(rest, json!({ "suggestions": [gap("audit_gap", "Search is not yet audited.")], "count": 1 }));
 }
 
 #[tokio::test]

@@ -6,10 +6,12 @@ use crate::registry::Catalog;
 pub mod approvals;
 pub mod decisions;
 pub mod facts;
+pub mod features;
 pub mod freshness;
 pub mod graph;
 pub mod identity;
 pub mod memory;
+pub mod orchestrators;
 pub mod punchcards;
 pub mod receipts;
 pub mod sessions;
@@ -62,10 +64,19 @@ pub fn crux() -> Catalog {
         .with::<graph::EdgeGet>()
         .with::<graph::EdgeList>()
         .with::<graph::EdgeDelete>()
+        .with::<features::FeatureFileSearch>()
+        .with::<features::FeatureCoverageReport>()
+        .with::<features::FeatureTriggerAudit>()
+        .with::<features::FeatureSuggestNext>()
         .with::<graph::KindList>()
         .with::<graph::KindGet>()
         .with::<approvals::ApprovalRequest>()
         .with::<approvals::ApprovalDecide>()
+        .with::<orchestrators::CreateOrchestrator>()
+        .with::<orchestrators::AttachToOrchestrator>()
+        .with::<orchestrators::DetachFromOrchestrator>()
+        .with::<orchestrators::ListOrchestrators>()
+        .with::<orchestrators::UpdateOrchestrator>()
         .with::<punchcards::PunchIn>()
         .with::<punchcards::PunchOut>()
         .with::<punchcards::ListPunchcards>()
@@ -85,5 +96,7 @@ pub mod group {
     pub const PUNCHCARDS: &str = "punchcards";
     pub const WORK: &str = "work";
     pub const GRAPH: &str = "graph";
+    pub const FEATURES: &str = "features";
+    pub const ORCHESTRATORS: &str = "orchestrators";
     pub const TOOLS: &str = "tools";
 }
