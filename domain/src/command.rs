@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
-use crate::{approval, codec, coord, decision, fact, flag, graph, identity, orchestrator, punchcard, session, work};
+use crate::{approval, codec, coord, decision, fact, flag, graph, identity, orchestrator, punchcard, session, usage, work};
 
 /// A struct that stands in [`Command`] and knows what it answers.
 pub trait CommandKind: Into<Command> {
@@ -81,4 +81,5 @@ commands! {
     UpdateOrchestrator(orchestrator::UpdateOrchestrator) -> orchestrator::OrchestratorView,
     AttachMember(orchestrator::AttachMember) -> orchestrator::OrchestratorView,
     DetachMember(orchestrator::DetachMember) -> orchestrator::OrchestratorView,
+    AddUsage(usage::AddUsage) -> usage::UsageAdded,
 }

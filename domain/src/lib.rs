@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`session`], [`identity`], [`graph`],
-//! [`work`], [`orchestrator`]. [`command`] and [`query`] are the two lists that everything else in the product goes through; [`refusal`] is every way to say no.
+//! [`work`], [`orchestrator`], [`usage`]. [`command`] and [`query`] are the two lists that everything else in the product goes through; [`refusal`] is every way to say no.
 
 pub mod approval;
 pub mod command;
@@ -35,6 +35,7 @@ pub mod stamp;
 #[cfg(test)]
 mod transcript;
 pub mod tx;
+pub mod usage;
 pub mod work;
 
 pub use command::{Command, CommandKind};

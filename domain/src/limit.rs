@@ -77,6 +77,9 @@ pub const WORK_BODY_BYTES_MAX: usize = 16 * 1024;
 /// A whole item, or a comment, as JSON: it fits a reply by itself.
 pub const WORK_JSON_BYTES_MAX: usize = 28 * 1024;
 
+/// Passports whose usage one addition tells.
+pub const USAGE_ROWS_MAX: usize = 100;
+
 /// Stored bytes of capabilities that one search for files reads before it stops and says how to go on.
 pub const FEATURE_SCAN_BYTES_MAX: usize = if cfg!(test) { 1024 } else { 2 * 1024 * 1024 };
 

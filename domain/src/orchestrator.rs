@@ -77,13 +77,14 @@ impl MemberKind {
 
     /// What a reference names by its beginning: a passport unless it says otherwise.
     pub fn of(reference: &str) -> Self {
-        let begins = |starts: &[&str]| starts.iter().any(|start| reference.starts_with(start));
-        match reference {
-            _ if begins(&["w_"]) => MemberKind::Work,
-            _ if begins(&["execplan:"]) => MemberKind::Execplan,
-            _ if begins(&["ho_", "handoff:"]) => MemberKind::Handoff,
-            _ => MemberKind::Passport,
-        }
+        const STARTS: [(&str, MemberKind); 4] = [
+            ("w_", MemberKind::Work),
+            ("execplan:", MemberKind::Execplan),
+            ("ho_", MemberKind::Handoff),
+            ("handoff:", MemberKind::Handoff),
+        ];
+        let known = STARTS.into_iter().find(|(start, _)| reference.starts_with(start));
+        known.map_or(MemberKind::Passport, |(_, kind)| kind)
     }
 }
 

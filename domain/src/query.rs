@@ -6,7 +6,7 @@ use crate::limit::LIST_MAX;
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
-use crate::{approval, codec, coord, fact, flag, graph, identity, orchestrator, punchcard, receipt, session, work};
+use crate::{approval, codec, coord, fact, flag, graph, identity, orchestrator, punchcard, receipt, session, usage, work};
 
 /// A struct that stands in [`Query`] and knows what it answers.
 pub trait QueryKind: Into<Query> {
@@ -78,6 +78,7 @@ queries! {
     SuggestFeature(graph::feature::SuggestFeature) -> graph::feature::Suggestions,
     FindFeatureFiles(graph::feature::FindFeatureFiles) -> graph::feature::FeatureFilesFound,
     ListOrchestrators(orchestrator::ListOrchestrators) -> orchestrator::Orchestrators,
+    GetUsage(usage::GetUsage) -> usage::Usage,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -37,6 +37,7 @@ pub enum Kind {
     Orchestrator = 54,
     FeatureTotals = 55,
     FeatureSystem = 56,
+    TokenUsage = 57,
     // Receipts
     ReceiptBody = 60,
     ReceiptLink = 61,

@@ -24,6 +24,7 @@ pub mod schema;
 pub mod server;
 pub mod session;
 pub mod tools;
+pub mod usage;
 
 pub use config::{Config, ConfigError};
 pub use docs::docs;

@@ -26,6 +26,7 @@ use crate::mcp::Listing;
 use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
+use crate::usage::{self, Meter};
 use crate::{http, mcp, metrics, tools};
 
 /// What tools may use besides the cluster.
@@ -36,13 +37,14 @@ pub struct Services {
     /// The tools that `find_tools` and `call_tool` reach.
     pub tools: Catalog,
     pub index: Index,
+    pub meter: Meter,
 }
 
 impl Services {
     fn new(settings: &Settings) -> Self {
         let tools = tools::crux();
         let sessions = Sessions::new(&settings.session_key);
-        Self { sessions, receipt_keys: settings.receipt_keys.clone(), index: Index::of(&tools), tools }
+        Self { sessions, receipt_keys: settings.receipt_keys.clone(), index: Index::of(&tools), tools, meter: Meter::default() }
     }
 }
 
@@ -85,7 +87,11 @@ impl App {
     /// Runs a tool, if there is room for one more call.
     pub async fn call(&self, entry: &Arc<Entry>, arguments: Value, ctx: CallContext) -> Result<Answer, CallError> {
         let Ok(_permit) = self.calls.try_acquire() else { return Err(CallError::Overloaded) };
-        entry.call(arguments, ctx, &self.cluster).await
+        let (caller, mut used) = (ctx.caller.clone(), usage::of_arguments(&arguments));
+        let result = entry.call(arguments, ctx, &self.cluster).await;
+        used.tokens_out = result.as_ref().map_or_else(|error| usage::tokens(&error.text()), |answer| usage::tokens(&answer.facts));
+        self.services.meter.count(caller.as_deref(), used);
+        result
     }
 
     pub fn is_draining(&self) -> bool {
@@ -155,8 +161,16 @@ impl Gateway {
                 tracing::debug!(%error, "TCP_NODELAY could not be set");
             }
         });
+        let counted = app.clone();
+        let counting = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(usage::EVERY).await;
+                counted.services.meter.hand_over_all(&counted.cluster, usage::WITHIN).await;
+            }
+        });
+        let last = app.clone();
         let server = axum::serve(listener, router(app)).with_graceful_shutdown(signal);
-        tokio::select! {
+        let served = tokio::select! {
             result = async { server.await } => result.map_err(ServeError::Serve),
             () = async {
                 // A dropped sender means that the server is ending by itself.
@@ -166,7 +180,10 @@ impl Gateway {
                 tracing::warn!(?drain, "some calls were not done when the time to drain was over");
                 Ok(())
             }
-        }
+        };
+        counting.abort();
+        last.services.meter.hand_over_all(&last.cluster, usage::LAST_WITHIN).await;
+        served
     }
 }
 

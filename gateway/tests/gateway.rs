@@ -239,6 +239,7 @@ async fn every_listed_tool_is_refused_without_its_scope_and_without_a_token() {
         match entry.name {
             "get_agent_identity" => assert!(answer.told().contains("anonymous"), "{}", answer.told()),
             "resolve_principal" => assert!(answer.told().contains("you have no passport"), "{}", answer.told()),
+            "session_token_usage" => assert!(answer.told().contains("__anon__"), "{}", answer.told()),
             _ => {
                 assert_eq!((answer.status, answer.headers["www-authenticate"].as_str()), (401, "Bearer"), "{}", entry.name);
                 assert_eq!(answer.json()["error"]["data"]["code"], "UNAUTHENTICATED");
@@ -813,6 +814,7 @@ async fn every_answer_fits_its_schema() {
     run(&b(), "list_orchestrators", json!({})).await;
     run(&a(), "detach_from_orchestrator", json!({ "orchestrator_id": orchestrator, "member_ref": id })).await;
     run(&a(), "update_orchestrator", json!({ "orchestrator_id": orchestrator, "state": "archived" })).await;
+    run(&a(), "session_token_usage", json!({})).await;
     let focus = json!({ "session_id": "00ff", "project_id": project, "paths": ["src"], "note": "parser" });
     run(&a(), "coord_announce", focus).await;
     let near = run(&b(), "coord_announce", json!({ "session_id": "0b", "project_id": project, "paths": ["src/lib.rs"] })).await;
@@ -915,6 +917,106 @@ async fn suggestions_are_drawn_from_the_gap_analysis_and_from_the_weakest_promis
     assert_eq!(first["suggestions"], json!([gap("no_tests", "Search has no tests at all."), promise]));
     let rest = world.ok(&a(), "feature_suggest_next", json!({ "limit": 1, "cursor": first["next_cursor"] })).await;
     assert_eq!(rest, json!({ "suggestions": [gap("audit_gap", "Search is not yet audited.")], "count": 1 }));
+}
+
+/// What a call and its answer count for.
+fn tokens_of(arguments: &Value, text: &str) -> (u64, u64) {
+    (arguments.to_string().len().div_ceil(4) as u64, text.len().div_ceil(4) as u64)
+}
+
+#[tokio::test]
+async fn used_adds_the_estimated_tokens_of_every_call_at_about_four_characters_a_token_and_of_every_passport_apart() {
+    let world = world().await;
+    let fact = json!({ "entity": "svc:api", "key": "owner", "value": "platform" });
+    let (mut tokens_in, mut tokens_out) = (0, 0);
+    for (tool, arguments) in [("store_fact", fact), ("query_facts", json!({ "token_budget": 700 })), ("delete_fact", json!({}))] {
+        let answer = world.call(&a(), tool, arguments.clone()).await.json();
+        let (sent, got) = tokens_of(&arguments, answer["result"]["content"][0]["text"].as_str().unwrap());
+        (tokens_in, tokens_out) = (tokens_in + sent, tokens_out + got);
+    }
+    let told = world.ok(&a(), "session_token_usage", json!({})).await;
+    let expected = json!({
+        "passport": "agent-a", "used": tokens_in + tokens_out, "tokens_in": tokens_in, "tokens_out": tokens_out,
+        "declared_budget_in": 700, "calls": 3, "estimator": "json_bytes_div_4",
+    });
+    assert_eq!(told, expected, "a refused call counts, and this one does not yet");
+    assert_eq!(world.ok(&b(), "session_token_usage", json!({})).await["calls"], 0);
+    // Accepted, and without an effect but on what was declared.
+    let again = world.ok(&a(), "session_token_usage", json!({ "token_budget": 1 })).await;
+    assert_eq!((&again["calls"], &again["declared_budget_in"]), (&json!(4), &json!(700)));
+    assert_eq!(world.ok(&a(), "session_token_usage", json!({})).await["declared_budget_in"], 701);
+}
+
+#[tokio::test]
+async fn counters_outlive_the_process_that_counted() {
+    let world = world().await;
+    world.ok(&a(), "list_entities", json!({})).await;
+    let other = gateway(&world.fake, 5_000).await;
+    let told = async || {
+        let call =
+            json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "session_token_usage", "arguments": {} } });
+        post(other, &a(), "/mcp/crux", &call.to_string()).await.json()["result"]["structuredContent"]["calls"].as_u64().unwrap()
+    };
+    // Nobody asks the first gateway: its own round tells the cluster. What is asked here counts too, once it is answered.
+    let mut asked = 0;
+    until(async || {
+        asked += 1;
+        told().await == asked
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_an_addition_counts_once() {
+    let world = world().await;
+    world.ok(&a(), "list_entities", json!({})).await;
+    world.fake.fault(1, Fault::LosesAnswer);
+    let told = world.ok(&a(), "session_token_usage", json!({})).await;
+    assert_eq!(told["calls"], 1, "sent twice under one id");
+}
+
+#[tokio::test]
+async fn counts_that_the_cluster_can_not_take_wait_for_it() {
+    let fake = Fake::start(1).await;
+    let address = gateway(&fake, 1_000).await;
+    let world = World { fake, address };
+    world.ok(&a(), "list_entities", json!({})).await;
+    world.fake.fault(1, Fault::Lost);
+    let told = world.call(&a(), "session_token_usage", json!({})).await.told();
+    assert!(told.starts_with(r#"200 "UNAVAILABLE" wrote=no the cluster can't answer reads now"#), "{told}");
+    world.fake.heal();
+    let mut asked = 0;
+    until(async || {
+        asked += 1;
+        world.call(&a(), "session_token_usage", json!({})).await.json()["result"]["isError"] != true
+    })
+    .await;
+    let calls = world.ok(&a(), "session_token_usage", json!({})).await["calls"].as_u64().unwrap();
+    assert_eq!(calls, 2 + asked, "the first, the one that failed, and those since");
+}
+
+#[tokio::test]
+async fn a_limit_is_reported_with_its_percentage_and_going_over_it_refuses_nothing() {
+    let world = world().await;
+    let set = |value: &str| SetFlag { name: "CORECRUXD_SESSION_TOKEN_BUDGET".into(), value: value.into() };
+    world.fake.run(set("2").into()).unwrap();
+    world.ok(&a(), "list_entities", json!({})).await;
+    let told = world.ok(&a(), "session_token_usage", json!({})).await;
+    assert_eq!(told["limit"], 2);
+    let (used, pct) = (told["used"].as_f64().unwrap(), told["pct"].as_f64().unwrap());
+    assert!(pct > 100.0 && (pct - used * 50.0).abs() < 0.06, "{told}");
+    world.fake.run(set("0").into()).unwrap();
+    let told = world.ok(&a(), "session_token_usage", json!({})).await;
+    assert!(told.get("limit").is_none() && told.get("pct").is_none(), "{told}");
+}
+
+#[tokio::test]
+async fn callers_without_a_passport_add_up_under_anon() {
+    let world = world().await;
+    let first = world.ok(&nobody(), "session_token_usage", json!({})).await;
+    assert_eq!((&first["passport"], &first["calls"]), (&json!("__anon__"), &json!(0)));
+    world.call(&nobody(), "list_entities", json!({})).await;
+    until(async || world.ok(&nobody(), "session_token_usage", json!({})).await["calls"].as_u64().unwrap() >= 2).await;
 }
 
 #[tokio::test]

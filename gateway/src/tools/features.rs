@@ -226,9 +226,8 @@ impl Tool for FeatureTriggerAudit {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FeatureSuggestNext {
-    /// Gaps of this page, at most 1,000; the promise comes on top. Fewer come when they fill a reply.
+    /// Gaps of this page, 1 to 1,000; the promise comes on top. Fewer come when they fill a reply.
     #[serde(default = "suggestions")]
-    #[schemars(range(min = 1, max = 1_000))]
     limit: u64,
     /// `next_cursor` of the reply before.
     cursor: Option<String>,

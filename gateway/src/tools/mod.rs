@@ -15,6 +15,7 @@ pub mod orchestrators;
 pub mod punchcards;
 pub mod receipts;
 pub mod sessions;
+pub mod usage;
 pub mod work;
 
 /// The whole `crux` catalog, in the contract's order.
@@ -70,6 +71,7 @@ pub fn crux() -> Catalog {
         .with::<features::FeatureSuggestNext>()
         .with::<graph::KindList>()
         .with::<graph::KindGet>()
+        .with::<usage::SessionTokenUsage>()
         .with::<approvals::ApprovalRequest>()
         .with::<approvals::ApprovalDecide>()
         .with::<orchestrators::CreateOrchestrator>()
