@@ -68,6 +68,13 @@ class ReportsAndCounts(unittest.TestCase):
         # The last call may have been handed over between its answer and the end.
         self.assertIn(self.client("agent-b").ok("session_token_usage")["calls"], (3, 4))
 
+    def test_usage_is_counted_to_the_last_call_when_all_are_stopped_in_order(self):
+        agent = self.client("operator")
+        for _ in range(3):
+            agent.ok("list_entities")
+        self.deployment.restart()
+        self.assertEqual(self.client("operator").ok("session_token_usage")["calls"], 3)
+
 
 if __name__ == "__main__":
     main()
