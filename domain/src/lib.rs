@@ -5,8 +5,9 @@
 //! ways in. What an entry says of itself is its [`Stamp`]; the rest is read through [`Read`] and written through [`Tx`].
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
-//! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`session`], [`identity`], [`graph`],
-//! [`work`], [`orchestrator`], [`usage`]. [`command`] and [`query`] are the two lists that everything else in the product goes through; [`refusal`] is every way to say no.
+//! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`session`], [`identity`], [`graph`], [`work`],
+//! [`orchestrator`], [`usage`]. [`command`] and [`query`] are the two lists that everything else in the product goes through;
+//! [`refusal`] is every way to say no.
 
 pub mod approval;
 pub mod command;

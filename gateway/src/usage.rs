@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use quorate_domain::limit::USAGE_ROWS_MAX;
 use quorate_domain::usage::{AddUsage, Used, anonymous};
-use quorate_domain::{Principal, Refusal, RequestId, identity};
+use quorate_domain::{Principal, RequestId, identity};
 use serde_json::Value;
 
 use crate::call::CallError;
@@ -95,9 +95,8 @@ impl Meter {
             unsure.insert(tenant.into(), addition.clone());
             match cluster.propose_again(&identity::system(), addition.command, addition.request, deadline).await {
                 Ok(_) => {}
-                Err(CallError::Refused(Refusal::RequestTooOld { .. })) => {
-                    tracing::warn!(tenant, "whether an addition of usage counts stayed unknown for longer than answers are remembered");
-                }
+                // Repeating it can't help. One that is too old may have counted: its outcome stayed unknown for too long.
+                Err(CallError::Refused(refusal)) => tracing::error!(tenant, %refusal, "an addition of usage is given up"),
                 Err(error) => return Err(error),
             }
             unsure.remove(tenant);
