@@ -456,10 +456,13 @@ impl Crew {
         }
     }
 
-    /// Stops all of them at once.
+    /// Stops the gateway, whose last calls and counts need the nodes, and then all of those at once.
     async fn stop(self) {
+        if let Some(gateway) = self.gateway {
+            let _ = gateway.stop().await;
+        }
         let mut leaving = self.leaving;
-        leaving.extend(self.nodes.into_values().chain(self.gateway).map(Supervised::stop));
+        leaving.extend(self.nodes.into_values().map(Supervised::stop));
         for task in leaving {
             let _ = task.await;
         }

@@ -9,7 +9,7 @@ use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
     approval, attestation, client, codec, config_audit, constraint, coord, decision, fact, flag, graph, handoff, identity, key_ring,
-    observation, passport, punchcard, session, work,
+    observation, orchestrator, passport, punchcard, session, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -95,4 +95,10 @@ commands! {
     DeclareConstraint(constraint::DeclareConstraint) -> constraint::Constraint,
     AuditConfig(config_audit::AuditConfig) -> config_audit::ConfigAudited,
     ChangeClientSession(client::ChangeClientSession) -> client::ClientSessionKept,
+    AuditFeature(graph::feature::AuditFeature) -> graph::Entity,
+    CreateOrchestrator(orchestrator::CreateOrchestrator) -> orchestrator::OrchestratorView,
+    UpdateOrchestrator(orchestrator::UpdateOrchestrator) -> orchestrator::OrchestratorView,
+    AttachMember(orchestrator::AttachMember) -> orchestrator::OrchestratorView,
+    DetachMember(orchestrator::DetachMember) -> orchestrator::OrchestratorView,
+    AddUsage(usage::AddUsage) -> usage::UsageAdded,
 }

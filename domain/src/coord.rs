@@ -122,8 +122,7 @@ pub(crate) fn touch(tx: &mut impl Tx, at: &Stamp) {
 }
 
 fn window_s(view: &impl Read) -> Result<u64, StorageError> {
-    let word = flag::value(view, flag::COORD_PRESENCE)?;
-    word.parse().map_err(|error| StorageError::new("the presence window", error))
+    flag::number(view, flag::COORD_PRESENCE)
 }
 
 /// A session that is at work.

@@ -3,6 +3,8 @@
 //! The originals read flags in six dialects; here `1 true yes on` and `0 false no off` in any letter case are the only words
 //! for a switch, and an unknown word stops the start. Every feature is on unless a flag says otherwise.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use crate::key::Key;
@@ -68,14 +70,26 @@ pub const IDENTITY_CONTINUITY: Definition = Definition {
     words: &[],
     about: "passport_split, passport_merge and passport_link_device",
 };
-/// The one flag that is a number.
+pub const ORCHESTRATORS: Definition = Definition {
+    name: "CORECRUXD_ORCHESTRATORS",
+    default: "on",
+    words: &[],
+    about: "create_orchestrator, attach_to_orchestrator, detach_from_orchestrator, list_orchestrators and update_orchestrator",
+};
+/// A number.
+pub const SESSION_TOKEN_BUDGET: Definition = Definition {
+    name: "CORECRUXD_SESSION_TOKEN_BUDGET",
+    default: "0",
+    words: &[],
+    about: "tokens that session_token_usage reports as each passport's limit, 0 for none; nothing is refused beyond it",
+};
+/// A number.
 pub const COORD_PRESENCE: Definition = Definition {
     name: "CORECRUXD_COORD_PRESENCE_TTL_SECS",
     default: "900",
     words: &[],
     about: "seconds after its last sign of life for which a session counts as live, 60 to 86400",
 };
-const COORD_PRESENCE_S: std::ops::RangeInclusive<u64> = 60..=86_400;
 
 pub const OBSERVE: Definition = Definition {
     name: "CORECRUXD_OBSERVE",
@@ -91,7 +105,7 @@ pub const CUSTODY_AUDIT: Definition =
     Definition { name: "CRUX_CONTEXT_CUSTODY_AUDIT", default: "on", words: &[], about: "context_custody_audit" };
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 16] = [
+pub const ALL: [Definition; 18] = [
     PUNCHCARD,
     APPROVAL_QUEUE,
     RECEIPT_VERIFY,
@@ -108,6 +122,8 @@ pub const ALL: [Definition; 16] = [
     MINT_REQUESTS,
     PASSPORT_REVOCATION,
     IDENTITY_CONTINUITY,
+    ORCHESTRATORS,
+    SESSION_TOKEN_BUDGET,
 ];
 
 /// Flags whose tools answer `CAPABILITY_DENIED` while they are off, as documented; the others answer -32030.
@@ -121,20 +137,24 @@ impl Definition {
         ALL.into_iter().find(|flag| flag.name == name)
     }
 
+    /// Of a flag that is a number: its unit and range.
+    fn number(&self) -> Option<(&'static str, RangeInclusive<u64>)> {
+        match *self {
+            COORD_PRESENCE => Some(("seconds", 60..=86_400)),
+            // The largest that every JSON reader keeps.
+            SESSION_TOKEN_BUDGET => Some(("tokens", 0..=9_007_199_254_740_991)),
+            _ => None,
+        }
+    }
+
     /// The normal form of a word, or the accepted words.
     pub fn parse(&self, word: &str) -> Result<String, String> {
         let lower = word.trim().to_lowercase();
-        if *self == COORD_PRESENCE {
-            let seconds = lower.parse::<u64>().ok().filter(|seconds| COORD_PRESENCE_S.contains(seconds));
-            return seconds.map(|seconds| seconds.to_string()).ok_or_else(|| {
-                format!(
-                    "{} takes seconds from {} to {}, not `{}`",
-                    self.name,
-                    COORD_PRESENCE_S.start(),
-                    COORD_PRESENCE_S.end(),
-                    shown(word)
-                )
-            });
+        if let Some((unit, range)) = self.number() {
+            let number = lower.parse::<u64>().ok().filter(|number| range.contains(number));
+            return number
+                .map(|number| number.to_string())
+                .ok_or_else(|| format!("{} takes {unit} from {} to {}, not `{}`", self.name, range.start(), range.end(), shown(word)));
         }
         if !self.words.is_empty() {
             return match self.words.contains(&lower.as_str()) {
@@ -170,6 +190,11 @@ impl Record for Flag {
 pub fn value(view: &(impl Read + ?Sized), flag: Definition) -> Result<String, StorageError> {
     let set: Option<Flag> = view.get(CLUSTER, &Key::new().text(flag.name))?;
     Ok(set.map_or_else(|| flag.default.into(), |flag| flag.value))
+}
+
+/// The value in force of a flag that is a number.
+pub(crate) fn number(view: &(impl Read + ?Sized), flag: Definition) -> Result<u64, StorageError> {
+    value(view, flag)?.parse().map_err(|error| StorageError::new(flag.name, error))
 }
 
 /// Refuses what a switch that is off takes away.

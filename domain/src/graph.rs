@@ -8,11 +8,14 @@
 //! A payload is held to its kind's JSON Schema at the gateway, with [`kind::Registration::json_schema`], and not here: an entry of
 //! the log must not cost more than its size, which a schema's patterns can't promise. What apply needs of a payload it checks.
 //!
+//! What the capabilities among the entities tell of coverage and of gaps is in [`feature`].
+//!
 //! Decisions: an edge outlives its ends, so that a deleted entity that comes back finds its edges; lists show it until it is
 //! deleted itself. Repeating a delete changes nothing.
 
 mod edge;
 mod entity;
+pub mod feature;
 pub mod kind;
 #[cfg(test)]
 mod tests;

@@ -6,8 +6,9 @@
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`observation`], [`session`], [`identity`],
-//! [`passport`], [`handoff`], [`constraint`], [`graph`], [`client`]. [`command`] and [`query`] are the two lists that everything
-//! else in the product goes through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state.
+//! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`]. [`command`] and [`query`]
+//! are the two lists that everything else in the product goes through; [`refusal`] is every way to say no; [`lineage`] is what a
+//! restore does to a state.
 
 pub(crate) mod action;
 pub mod approval;
@@ -33,6 +34,7 @@ pub mod lineage;
 pub mod machine;
 pub mod merkle;
 pub mod observation;
+pub mod orchestrator;
 pub mod overlay;
 pub mod passport;
 pub mod punchcard;
@@ -46,6 +48,7 @@ pub mod stamp;
 #[cfg(test)]
 mod transcript;
 pub mod tx;
+pub mod usage;
 pub mod work;
 
 pub use command::{Command, CommandKind};

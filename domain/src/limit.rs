@@ -121,6 +121,16 @@ pub const WORK_BODY_BYTES_MAX: usize = 16 * 1024;
 /// A whole item, or a comment, as JSON: it fits a reply by itself.
 pub const WORK_JSON_BYTES_MAX: usize = 28 * 1024;
 
+/// Passports whose usage one addition tells.
+pub const USAGE_ROWS_MAX: usize = 100;
+
+/// Stored bytes of capabilities that one search for files reads before it stops and says how to go on.
+pub const FEATURE_SCAN_BYTES_MAX: usize = if cfg!(test) { 1024 } else { 2 * 1024 * 1024 };
+
+/// Members of an orchestrator, and the whole of it in a reply: it fits one by itself, with a longer name too.
+pub const ORCHESTRATOR_MEMBERS_MAX: usize = if cfg!(test) { 8 } else { 200 };
+pub const ORCHESTRATOR_BYTES_MAX: usize = 28 * 1024;
+
 /// Sessions that are announced at once in one tenant, and the paths of each.
 pub const COORD_INTENTS_MAX: usize = if cfg!(test) { 5 } else { 200 };
 pub const COORD_PATHS_MAX: usize = 32;

@@ -7,8 +7,8 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
-    approval, client, codec, config_audit, constraint, coord, fact, flag, graph, identity, key_ring, observation, punchcard, receipt,
-    session, work,
+    approval, client, codec, config_audit, constraint, coord, fact, flag, graph, identity, key_ring, observation, orchestrator, punchcard,
+    receipt, session, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -95,6 +95,11 @@ queries! {
     EnrichAction(constraint::EnrichAction) -> constraint::ActionEnriched,
     CheckConfigAudit(config_audit::CheckConfigAudit) -> config_audit::ConfigAuditChecked,
     GetClientSession(client::GetClientSession) -> client::ClientSessionKept,
+    FeatureCoverage(graph::feature::FeatureCoverage) -> graph::feature::Coverage,
+    SuggestFeature(graph::feature::SuggestFeature) -> graph::feature::Suggestions,
+    FindFeatureFiles(graph::feature::FindFeatureFiles) -> graph::feature::FeatureFilesFound,
+    ListOrchestrators(orchestrator::ListOrchestrators) -> orchestrator::Orchestrators,
+    GetUsage(usage::GetUsage) -> usage::Usage,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -108,6 +108,9 @@ pub struct Work {
     pub comments: u64,
     /// The last move that was made to wait, decided or not.
     pub waiting: Option<String>,
+    /// The orchestrator that it was attached to last, until it is detached from that.
+    #[serde(default)]
+    pub orchestrator_id: Option<String>,
 }
 
 impl Record for Work {
@@ -193,6 +196,7 @@ impl CreateWork {
             revision: at.revision,
             comments: 0,
             waiting: None,
+            orchestrator_id: None,
         };
         if let Some(refusal) = work.check_size("body") {
             return Ok(Err(refusal));

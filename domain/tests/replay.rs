@@ -7,8 +7,11 @@ use proptest::prelude::*;
 use quorate_domain::approval::{DecideApproval, Decision, RequestApproval, RiskTier, SetApprovalPolicy};
 use quorate_domain::coord::Announce;
 use quorate_domain::flag::SetFlag;
+use quorate_domain::graph::feature::{AuditFeature, AuditStatus};
+use quorate_domain::graph::{DeleteEntity, UpsertEntity};
 use quorate_domain::identity::{PutToken, SetWorkGate, token_hash};
 use quorate_domain::machine::{self, Body, Call, Clock, Decided, Entry};
+use quorate_domain::orchestrator::{self, AttachMember, CreateOrchestrator, DetachMember, UpdateOrchestrator};
 use quorate_domain::overlay::{Overlay, Writes};
 use quorate_domain::passport::RevokePassport;
 use quorate_domain::punchcard::{
@@ -161,7 +164,10 @@ fn command(caller: usize) -> impl Strategy<Value = Command> {
     let policy = any::<(bool, bool)>().prop_map(|(approve_low, approve_medium)| SetApprovalPolicy { approve_low, approve_medium }.into());
     let work = work(caller);
     let revoke = Just(RevokePassport { target: Some("ben".into()), reason: None }.into());
-    prop_oneof![8 => work, 10 => punch_in, 5 => punch_out, 1 => leave, 1 => force, 3 => request, 3 => decide, 1 => policy, 1 => revoke]
+    let plans = plans(caller);
+    prop_oneof![
+        6 => plans, 8 => work, 10 => punch_in, 5 => punch_out, 1 => leave, 1 => force, 3 => request, 3 => decide, 1 => policy, 1 => revoke
+    ]
 }
 
 /// Work, moves of it that wait or not, and announcements. Operators set who is gated.
@@ -219,6 +225,54 @@ fn work(caller: usize) -> impl Strategy<Value = Command> {
         2 => announce.prop_map(Command::from),
         1 => put.prop_map(Command::from),
         2 => gate.prop_map(Command::from),
+    ]
+}
+
+/// Orchestrators with their members, and capabilities that are stored, audited and deleted.
+fn plans(caller: usize) -> impl Strategy<Value = Command> {
+    let name = PEOPLE[caller].1;
+    let own = move |revision| made_by(revision, caller, "orc");
+    let create = Just(CreateOrchestrator {
+        name: "release".into(),
+        created_by_passport: name.into(),
+        assignee_passport: None,
+        tenant_id: None,
+        state: None,
+    });
+    let member = prop_oneof![
+        (1..120_u64).prop_map(move |revision| made_by(revision, caller, "w")),
+        prop::sample::select(vec!["ho_1", "execplan:a", name]).prop_map(String::from),
+    ];
+    let attach = (1..120_u64, member.clone()).prop_map(move |(revision, member_ref)| AttachMember {
+        orchestrator_id: own(revision),
+        member_ref,
+        member_type: None,
+    });
+    let detach = (1..120_u64, member).prop_map(move |(revision, member_ref)| DetachMember { orchestrator_id: own(revision), member_ref });
+    let states = vec![orchestrator::State::Active, orchestrator::State::Done, orchestrator::State::Archived];
+    let update = (1..120_u64, prop::sample::select(states)).prop_map(move |(revision, state)| UpdateOrchestrator {
+        orchestrator_id: own(revision),
+        name: None,
+        assignee_passport: None,
+        state: Some(state),
+    });
+    let capability = || prop::sample::select(vec!["search", "index"]).prop_map(String::from);
+    let maturity = prop::sample::select(vec!["built", "shipped"]);
+    let store = (capability(), maturity, prop::sample::select(vec!["core", "ui"])).prop_map(|(id, maturity, system)| UpsertEntity {
+        kind: "capability".into(),
+        payload: serde_json::json!({ "id": id, "name": id, "system": system, "maturity": maturity, "promise_alignment": [1] }),
+        id,
+    });
+    let delete = capability().prop_map(|id| DeleteEntity { kind: "capability".into(), id });
+    let audit = capability().prop_map(|id| AuditFeature { id, status: AuditStatus::Audited, auditor: None, notes: None });
+    prop_oneof![
+        3 => create.prop_map(Command::from),
+        4 => attach.prop_map(Command::from),
+        2 => detach.prop_map(Command::from),
+        2 => update.prop_map(Command::from),
+        3 => store.prop_map(Command::from),
+        1 => delete.prop_map(Command::from),
+        1 => audit.prop_map(Command::from),
     ]
 }
 

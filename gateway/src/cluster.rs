@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
-use quorate_domain::{Command, CommandKind, Principal, Query, QueryKind, Refusal, Revision, UnixMs, codec};
+use quorate_domain::{Command, CommandKind, Principal, Query, QueryKind, Refusal, RequestId, Revision, UnixMs, codec};
 use quorate_link::{Link, reason};
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_client::ClusterClient;
@@ -136,16 +136,16 @@ impl Cluster {
 
     /// Decides a command through the log, once.
     pub async fn propose<C: CommandKind>(&self, ctx: &CallContext, command: C) -> Result<(C::Output, Revision), CallError> {
-        let (id, keyed) = match &ctx.idempotency_key {
-            Some(key) => (key.clone(), true),
-            None => (new_request_id(), false),
+        let request = match &ctx.idempotency_key {
+            Some(key) => RequestId { id: key.clone(), keyed: true, ..new_request() },
+            None => new_request(),
         };
-        self.propose_as(ctx.principal()?, command, ctx.fencing_token, (id, keyed), ctx.deadline).await
+        self.propose_as(ctx.principal()?, command, ctx.fencing_token, request, ctx.deadline).await
     }
 
     /// The same under a request id of the gateway's own, for the second step of a call.
     pub async fn propose_step<C: CommandKind>(&self, ctx: &CallContext, command: C) -> Result<(C::Output, Revision), CallError> {
-        self.propose_as(ctx.principal()?, command, ctx.fencing_token, (new_request_id(), false), ctx.deadline).await
+        self.propose_as(ctx.principal()?, command, ctx.fencing_token, new_request(), ctx.deadline).await
     }
 
     /// Decides a command for a caller that no gateway has authenticated: an operator's verb, as the system.
@@ -155,7 +155,19 @@ impl Cluster {
         command: C,
         deadline: Instant,
     ) -> Result<(C::Output, Revision), CallError> {
-        self.propose_as(caller, command, None, (new_request_id(), false), deadline).await
+        self.propose_as(caller, command, None, new_request(), deadline).await
+    }
+
+    /// The same under a request id that may have been sent before: it has one effect as long as answers are remembered, and is
+    /// refused later.
+    pub async fn propose_again<C: CommandKind>(
+        &self,
+        caller: &Principal,
+        command: C,
+        request: RequestId,
+        deadline: Instant,
+    ) -> Result<(C::Output, Revision), CallError> {
+        self.propose_as(caller, command, None, request, deadline).await
     }
 
     /// Decides a command with all that is said about it: the card it is made under, its request id and whether the caller chose
@@ -165,7 +177,7 @@ impl Cluster {
         caller: &Principal,
         command: C,
         fencing_token: Option<u64>,
-        (request_id, keyed): (String, bool),
+        request: RequestId,
         deadline: Instant,
     ) -> Result<(C::Output, Revision), CallError> {
         let command: Command = command.into();
@@ -176,9 +188,9 @@ impl Cluster {
         }
         let request = wire::ProposeRequest {
             caller: Some(on_wire(caller)),
-            request_id,
-            issued_at_unix_ms: now_unix_ms().0,
-            keyed,
+            request_id: request.id,
+            issued_at_unix_ms: request.issued_at.0,
+            keyed: request.keyed,
             fencing_token,
             command: command.into(),
         };
@@ -685,11 +697,12 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CallError> {
     codec::decode(bytes).map_err(|error| CallError::Fault { detail: error.to_string() })
 }
 
-/// The gateway's wall clock: says when a request was first sent, and decides nothing.
-fn new_request_id() -> String {
-    uuid::Uuid::new_v4().simple().to_string()
+/// An id of the gateway's own, for an intent that is sent for the first time.
+pub fn new_request() -> RequestId {
+    RequestId { id: uuid::Uuid::new_v4().simple().to_string(), issued_at: now_unix_ms(), keyed: false }
 }
 
+/// The gateway's wall clock: says when a request was first sent, and decides nothing.
 pub fn now_unix_ms() -> UnixMs {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))

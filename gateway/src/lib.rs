@@ -32,6 +32,7 @@ pub mod server;
 pub mod session;
 pub mod sse;
 pub mod tools;
+pub mod usage;
 
 pub use config::{Config, ConfigError};
 pub use docs::docs;

@@ -35,6 +35,7 @@ use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
 use crate::tools::observations::Batch;
+use crate::usage::{self, Meter};
 use crate::{conformance, connection, events, hook, http, mcp, metrics, proofs, tools};
 
 /// What tools may use besides the cluster.
@@ -50,6 +51,7 @@ pub struct Services {
     pub audit_export_dir: Option<PathBuf>,
     /// Says which list has changed. Those of the product change with the program alone.
     pub list_changes: broadcast::Sender<ListChange>,
+    pub meter: Meter,
 }
 
 impl Services {
@@ -59,7 +61,8 @@ impl Services {
         let passport_keys = PassportKeys::new(&settings.session_key);
         let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
-        Self { sessions, passport_keys, receipt_keys, index: Index::of(&tools), tools, audit_export_dir, list_changes }
+        let (index, meter) = (Index::of(&tools), Meter::default());
+        Self { sessions, passport_keys, receipt_keys, index, tools, audit_export_dir, list_changes, meter }
     }
 }
 
@@ -148,7 +151,11 @@ impl App {
     /// Runs a tool, if there is room for one more call.
     pub async fn call(&self, entry: &Arc<Entry>, arguments: Value, ctx: CallContext) -> Result<Answer, CallError> {
         let _permit = self.permit()?;
-        entry.call(arguments, ctx, &self.cluster).await
+        let (caller, mut used) = (ctx.caller.clone(), usage::of_arguments(&arguments));
+        let result = entry.call(arguments, ctx, &self.cluster).await;
+        used.tokens_out = result.as_ref().map_or_else(|error| usage::tokens(&error.text()), |answer| usage::tokens(&answer.facts));
+        self.services.meter.count(caller.as_deref(), used);
+        result
     }
 
     /// Room for one more call, for as long as it is held.
@@ -253,7 +260,15 @@ impl Gateway {
         };
         tokio::spawn(signal);
         let (front, patience, connections) = (app.front.clone(), app.settings.patience, app.connections.clone());
-        tokio::select! {
+        let counted = app.clone();
+        let counting = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(usage::EVERY).await;
+                counted.services.meter.hand_over_all(&counted.cluster, usage::WITHIN).await;
+            }
+        });
+        let last = app.clone();
+        let served = tokio::select! {
             () = connection::serve(listener, router(app), front, patience, connections, ending.clone()) => Ok(()),
             () = async {
                 // The sender lives as long as the server.
@@ -263,7 +278,10 @@ impl Gateway {
                 tracing::warn!(?drain, "some calls were not done when the time to drain was over");
                 Ok(())
             }
-        }
+        };
+        counting.abort();
+        last.services.meter.hand_over_all(&last.cluster, usage::LAST_WITHIN).await;
+        served
     }
 }
 

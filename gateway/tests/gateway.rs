@@ -269,6 +269,7 @@ async fn every_listed_tool_is_refused_without_its_scope_and_without_a_token() {
         match entry.name {
             "get_agent_identity" => assert!(answer.told().contains("anonymous"), "{}", answer.told()),
             "resolve_principal" => assert!(answer.told().contains("you have no passport"), "{}", answer.told()),
+            "session_token_usage" => assert!(answer.told().contains("__anon__"), "{}", answer.told()),
             _ => {
                 assert_eq!((answer.status, answer.headers["www-authenticate"].as_str()), (401, "Bearer"), "{}", entry.name);
                 assert_eq!(answer.json()["error"]["data"]["code"], "UNAUTHENTICATED");
@@ -918,9 +919,15 @@ async fn every_answer_fits_its_schema() {
     run(&a(), "list_entities", json!({})).await;
 
     for id in ["search", "index"] {
-        let payload = json!({ "id": id, "name": id, "system": "core", "maturity": "built" });
+        let payload =
+            json!({ "id": id, "name": id, "system": "core", "maturity": "built", "files": ["src/lib.rs"], "promise_alignment": [3] });
         run(&a(), "entity_upsert", json!({ "kind": "capability", "id": id, "payload": payload })).await;
     }
+    let audited = run(&a(), "feature_trigger_audit", json!({ "id": "index", "status": "audited", "notes": "done" })).await;
+    assert_eq!((&audited["version"], &audited["capability"]["audit"]["auditor"]), (&json!(2), &json!("agent-a")));
+    run(&b(), "feature_file_search", json!({ "path": "lib.rs" })).await;
+    run(&b(), "feature_coverage_report", json!({})).await;
+    run(&b(), "feature_suggest_next", json!({})).await;
     let edge = json!({ "from_kind": "capability", "from_id": "search", "edge_kind": "uses", "to_kind": "capability", "to_id": "index" });
     run(&a(), "edge_upsert", edge.clone()).await;
     assert_eq!(run(&a(), "edge_get", edge.clone()).await["edge"]["version"], 1);
@@ -1042,6 +1049,15 @@ async fn every_answer_fits_its_schema() {
     let verbs: Vec<&str> = feed["events"].as_array().unwrap().iter().map(|event| event["verb"].as_str().unwrap()).collect();
     assert_eq!(verbs, ["CLAIMED", "HUMAN_HOLD", "DONE"]);
     run(&a(), "create_work", json!({ "project_id": project, "title": "docs", "created_by_passport": "agent-a" })).await;
+    let made = run(&a(), "create_orchestrator", json!({ "name": "release", "created_by_passport": "agent-a" })).await;
+    let orchestrator = &made["id"];
+    run(&a(), "attach_to_orchestrator", json!({ "orchestrator_id": orchestrator, "member_ref": id })).await;
+    let shown = run(&b(), "list_work", json!({ "work_id": id })).await;
+    assert_eq!(&shown["work"][0]["orchestrator_id"], orchestrator);
+    run(&b(), "list_orchestrators", json!({})).await;
+    run(&a(), "detach_from_orchestrator", json!({ "orchestrator_id": orchestrator, "member_ref": id })).await;
+    run(&a(), "update_orchestrator", json!({ "orchestrator_id": orchestrator, "state": "archived" })).await;
+    run(&a(), "session_token_usage", json!({})).await;
     let focus = json!({ "session_id": "00ff", "project_id": project, "paths": ["src"], "note": "parser" });
     run(&a(), "coord_announce", focus).await;
     let near = run(&b(), "coord_announce", json!({ "session_id": "0b", "project_id": project, "paths": ["src/lib.rs"] })).await;
@@ -1402,6 +1418,192 @@ async fn an_export_holds_the_window_and_the_scope_that_were_asked_for_and_is_the
     let world = self::world().await;
     let homeless = world.call(&a(), "audit_export_bundle", json!({ "token_budget": 100 })).await.told();
     assert!(homeless.contains("CAPABILITY_DENIED") && homeless.contains("audit_export_dir"), "{homeless}");
+}
+
+#[tokio::test]
+async fn orchestrators_stand_in_tools_list_and_answer_the_documented_record() {
+    let world = world().await;
+    let listed = world.rpc(&a(), "tools/list", json!({})).await.text;
+    for tool in ["create_orchestrator", "attach_to_orchestrator", "detach_from_orchestrator", "list_orchestrators", "update_orchestrator"] {
+        assert!(listed.contains(&format!(r#""name":"{tool}""#)), "{tool}");
+    }
+    let none = world.ok(&a(), "list_orchestrators", json!({})).await;
+    assert_eq!((&none["count"], &none["orchestrators"]), (&json!(0), &json!([])));
+    let made = world.ok(&a(), "create_orchestrator", json!({ "name": "release", "created_by_passport": "agent-a" })).await;
+    let orchestrator = &made["id"];
+    let progress = json!({ "work_total": 0, "planned": 0, "in_progress": 0, "blocked": 0, "archived": 0, "complete": 0, "deployed": 0 });
+    let record = json!({
+        "id": orchestrator, "name": "release", "assignee_passport": null, "created_by_passport": "agent-a", "tenant_id": "default",
+        "state": "planned", "members": [], "progress": progress,
+        "created_at_unix_ms": made["created_at_unix_ms"], "updated_at_unix_ms": made["created_at_unix_ms"],
+    });
+    assert_eq!(made, record);
+
+    let work = json!({ "project_id": "p_default", "title": "parser", "created_by_passport": "agent-a", "state": "complete" });
+    let work = world.ok(&a(), "create_work", work).await["id"].clone();
+    for member in [&work, &json!("execplan:ship"), &json!("ho_1"), &json!("agent-b")] {
+        world.ok(&b(), "attach_to_orchestrator", json!({ "orchestrator_id": orchestrator, "member_ref": member })).await;
+    }
+    let shown =
+        world.ok(&b(), "list_orchestrators", json!({ "state": "planned", "tenant_id": "default" })).await["orchestrators"][0].clone();
+    let members = json!([
+        { "type": "work", "ref": work, "state": "complete" },
+        { "type": "execplan", "ref": "execplan:ship" },
+        { "type": "handoff", "ref": "ho_1" },
+        { "type": "passport", "ref": "agent-b" },
+    ]);
+    assert_eq!((&shown["members"], &shown["progress"]["percent_done"]), (&members, &json!(100)));
+    let foreign = json!({ "orchestrator_id": orchestrator, "member_ref": "ho_2" });
+    let told = world.call(&by("token-other"), "attach_to_orchestrator", foreign.clone()).await.told();
+    assert!(told.starts_with(r#"200 "NOT_FOUND" wrote=no there is no orchestrator `orc_"#), "{told}");
+
+    let archive = json!({ "orchestrator_id": orchestrator, "state": "archived" });
+    assert_eq!(world.ok(&a(), "update_orchestrator", archive).await["state"], "archived");
+    let told = world.call(&a(), "attach_to_orchestrator", foreign).await.told();
+    assert!(told.starts_with("200 -32602 wrote=no `orchestrator_id` is of an orchestrator that is archived"), "{told}");
+    world.fake.run(SetFlag { name: "CORECRUXD_ORCHESTRATORS".into(), value: "off".into() }.into()).unwrap();
+    let told = world.call(&a(), "list_orchestrators", json!({})).await.told();
+    assert!(told.starts_with("200 -32030 wrote=no list_orchestrators is switched off by the flag `CORECRUXD_ORCHESTRATORS`"), "{told}");
+}
+
+#[tokio::test]
+async fn the_features_tools_are_always_available_whatever_the_flags_say() {
+    let world = world().await;
+    for flag in quorate_domain::flag::ALL.into_iter().filter(|flag| flag.parse("off").is_ok()) {
+        world.fake.run(SetFlag { name: flag.name.into(), value: "off".into() }.into()).unwrap();
+    }
+    let payload = json!({ "id": "search", "name": "Search", "system": "core", "maturity": "shipped", "files": ["src/lib.rs", "x"] });
+    world.ok(&a(), "entity_upsert", json!({ "kind": "capability", "id": "search", "payload": payload })).await;
+    let found = world.ok(&b(), "feature_file_search", json!({ "path": "src" })).await;
+    let row = json!({ "id": "search", "name": "Search", "system": "core", "files": ["src/lib.rs"] });
+    assert_eq!(found, json!({ "capabilities": [row], "count": 1 }));
+    let audited = world.ok(&b(), "feature_trigger_audit", json!({ "id": "search", "status": "waived" })).await;
+    assert_eq!((&audited["capability"]["audit"]["status"], &audited["version"]), (&json!("waived"), &json!(2)));
+    let report = json!({
+        "total_capabilities": 1, "total_tested": 0, "total_audited": 0,
+        "maturity": { "planned": 0, "documented": 0, "building": 0, "built": 0, "shipped": 1, "deferred": 0 },
+        "gaps": { "critical": 1, "high": 1, "medium": 0, "low": 0 },
+        "systems": { "core": { "total": 1, "tested": 0, "audited": 0, "shipped": 1 } },
+    });
+    assert_eq!(world.ok(&b(), "feature_coverage_report", json!({})).await, json!({ "report": report }));
+}
+
+#[tokio::test]
+async fn suggestions_are_drawn_from_the_gap_analysis_and_from_the_weakest_promise() {
+    let world = world().await;
+    assert_eq!(world.ok(&a(), "feature_suggest_next", json!({})).await, json!({ "suggestions": [], "count": 0 }));
+    let payload = json!({ "id": "s", "name": "Search", "system": "core", "maturity": "shipped", "promise_alignment": [4], "dod": ["x"] });
+    world.ok(&a(), "entity_upsert", json!({ "kind": "capability", "id": "s", "payload": payload })).await;
+    let first = world.ok(&a(), "feature_suggest_next", json!({ "limit": 1 })).await;
+    let gap = |gap_type: &str, rationale: &str| json!({ "kind": "fix_gap", "capability_id": "s", "gap_type": gap_type, "severity": "critical", "rationale": rationale });
+    let promise = json!({
+        "kind": "improve_promise_tests",
+        "promise": { "number": 4, "total": 1, "tested": 0 },
+        "rationale": "Promise 4 is the weakest: 0 of 1 capabilities that serve it are tested.",
+    });
+    assert_eq!(first["suggestions"], json!([gap("no_tests", "Search has no tests at all."), promise]));
+    let rest = world.ok(&a(), "feature_suggest_next", json!({ "limit": 1, "cursor": first["next_cursor"] })).await;
+    assert_eq!(rest, json!({ "suggestions": [gap("audit_gap", "Search is not yet audited.")], "count": 1 }));
+}
+
+/// What a call and its answer count for.
+fn tokens_of(arguments: &Value, text: &str) -> (u64, u64) {
+    (arguments.to_string().len().div_ceil(4) as u64, text.len().div_ceil(4) as u64)
+}
+
+#[tokio::test]
+async fn used_adds_the_estimated_tokens_of_every_call_at_about_four_characters_a_token_and_of_every_passport_apart() {
+    let world = world().await;
+    let fact = json!({ "entity": "svc:api", "key": "owner", "value": "platform" });
+    let (mut tokens_in, mut tokens_out) = (0, 0);
+    for (tool, arguments) in [("store_fact", fact), ("query_facts", json!({ "token_budget": 700 })), ("delete_fact", json!({}))] {
+        let answer = world.call(&a(), tool, arguments.clone()).await.json();
+        let (sent, got) = tokens_of(&arguments, answer["result"]["content"][0]["text"].as_str().unwrap());
+        (tokens_in, tokens_out) = (tokens_in + sent, tokens_out + got);
+    }
+    let told = world.ok(&a(), "session_token_usage", json!({})).await;
+    let expected = json!({
+        "passport": "agent-a", "used": tokens_in + tokens_out, "tokens_in": tokens_in, "tokens_out": tokens_out,
+        "declared_budget_in": 700, "calls": 3, "estimator": "json_bytes_div_4",
+    });
+    assert_eq!(told, expected, "a refused call counts, and this one does not yet");
+    assert_eq!(world.ok(&b(), "session_token_usage", json!({})).await["calls"], 0);
+    // Accepted, and without an effect but on what was declared.
+    let again = world.ok(&a(), "session_token_usage", json!({ "token_budget": 1 })).await;
+    assert_eq!((&again["calls"], &again["declared_budget_in"]), (&json!(4), &json!(700)));
+    assert_eq!(world.ok(&a(), "session_token_usage", json!({})).await["declared_budget_in"], 701);
+}
+
+#[tokio::test]
+async fn counters_outlive_the_process_that_counted() {
+    let world = world().await;
+    world.ok(&a(), "list_entities", json!({})).await;
+    let other = gateway(&world.fake, 5_000).await;
+    let told = async || {
+        let call =
+            json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "session_token_usage", "arguments": {} } });
+        post(other, &a(), "/mcp/crux", &call.to_string()).await.json()["result"]["structuredContent"]["calls"].as_u64().unwrap()
+    };
+    // Nobody asks the first gateway: its own round tells the cluster. What is asked here counts too, once it is answered.
+    let mut asked = 0;
+    until(async || {
+        asked += 1;
+        told().await == asked
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_an_addition_counts_once() {
+    let world = world().await;
+    world.ok(&a(), "list_entities", json!({})).await;
+    world.fake.fault(1, Fault::LosesAnswer);
+    let told = world.ok(&a(), "session_token_usage", json!({})).await;
+    assert_eq!(told["calls"], 1, "sent twice under one id");
+}
+
+#[tokio::test]
+async fn counts_that_the_cluster_can_not_take_wait_for_it() {
+    let fake = Fake::start(1).await;
+    let address = gateway(&fake, 1_000).await;
+    let world = World { fake, address };
+    world.ok(&a(), "list_entities", json!({})).await;
+    world.fake.fault(1, Fault::Lost);
+    let told = world.call(&a(), "session_token_usage", json!({})).await.told();
+    assert!(told.starts_with(r#"200 "UNAVAILABLE" wrote=no the cluster can't answer reads now"#), "{told}");
+    world.fake.heal();
+    let mut asked = 0;
+    until(async || {
+        asked += 1;
+        world.call(&a(), "session_token_usage", json!({})).await.json()["result"]["isError"] != true
+    })
+    .await;
+    let calls = world.ok(&a(), "session_token_usage", json!({})).await["calls"].as_u64().unwrap();
+    assert_eq!(calls, 2 + asked, "the first, the one that failed, and those since");
+}
+
+#[tokio::test]
+async fn a_limit_is_reported_with_its_percentage_and_going_over_it_refuses_nothing() {
+    let world = world().await;
+    let set = |value: &str| SetFlag { name: "CORECRUXD_SESSION_TOKEN_BUDGET".into(), value: value.into() };
+    world.fake.run(set("2").into()).unwrap();
+    world.ok(&a(), "list_entities", json!({})).await;
+    let told = world.ok(&a(), "session_token_usage", json!({})).await;
+    assert_eq!(told["limit"], 2);
+    let (used, pct) = (told["used"].as_f64().unwrap(), told["pct"].as_f64().unwrap());
+    assert!(pct > 100.0 && (pct - used * 50.0).abs() < 0.06, "{told}");
+    world.fake.run(set("0").into()).unwrap();
+    let told = world.ok(&a(), "session_token_usage", json!({})).await;
+    assert!(told.get("limit").is_none() && told.get("pct").is_none(), "{told}");
+}
+
+#[tokio::test]
+async fn callers_without_a_passport_add_up_under_anon() {
+    let world = world().await;
+    let first = world.ok(&nobody(), "session_token_usage", json!({})).await;
+    assert_eq!((&first["passport"], &first["calls"]), (&json!("__anon__"), &json!(0)));
+    world.call(&nobody(), "list_entities", json!({})).await;
+    until(async || world.ok(&nobody(), "session_token_usage", json!({})).await["calls"].as_u64().unwrap() >= 2).await;
 }
 
 #[tokio::test]

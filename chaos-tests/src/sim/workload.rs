@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use quorate_domain::fact::{Confidence, FactHistory, StoreFact};
 use quorate_domain::punchcard::{PunchIn, PunchOut, PunchedIn};
-use quorate_domain::{CommandKind, Principal, Revision, Tier};
+use quorate_domain::{CommandKind, Principal, RequestId, Revision, Tier};
 use quorate_gateway::call::CallError;
-use quorate_gateway::cluster::{Cluster, Consistency};
+use quorate_gateway::cluster::{Cluster, Consistency, new_request};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -346,7 +346,8 @@ impl Client {
         id: String,
         within: Duration,
     ) -> Result<(C::Output, Revision), CallError> {
-        self.cluster.propose_as(&self.principal(), command, token, (id, true), Instant::now() + within).await
+        let request = RequestId { id, keyed: true, ..new_request() };
+        self.cluster.propose_as(&self.principal(), command, token, request, Instant::now() + within).await
     }
 
     fn principal(&self) -> Principal {

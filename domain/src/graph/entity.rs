@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{check_payload, kind};
+use super::{check_payload, feature, kind};
 use crate::codec;
 use crate::cursor::Cursors;
 use crate::event;
@@ -82,7 +82,8 @@ fn check_names(kind: &str, id: &str) -> Result<(), Refusal> {
 }
 
 /// Keeps the version before and puts the new one in its place.
-fn follow(tx: &mut impl Tx, at: &Stamp, before: Option<Entity>, next: &Entity, what: &str) -> Result<(), StorageError> {
+pub(super) fn follow(tx: &mut impl Tx, at: &Stamp, before: Option<Entity>, next: &Entity, what: &str) -> Result<(), StorageError> {
+    feature::follow(tx, before.as_ref(), next)?;
     if let Some(before) = before {
         tx.put(&Former(before));
     }
@@ -103,8 +104,10 @@ pub struct UpsertEntity {
 
 impl UpsertEntity {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Entity> {
-        let checked =
-            check_names(&self.kind, &self.id).and_then(|()| kind::check("kind", &self.kind)).and_then(|_| check_payload(&self.payload));
+        let checked = check_names(&self.kind, &self.id)
+            .and_then(|()| kind::check("kind", &self.kind))
+            .and_then(|_| check_payload(&self.payload))
+            .and_then(|()| feature::check(&self.kind, &self.payload));
         if let Err(refusal) = checked {
             return Ok(Err(refusal));
         }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::limit::NAME_BYTES_MAX;
 use crate::refusal::Refusal;
 
 /// One kind of entity.
@@ -22,7 +23,7 @@ pub struct Rule {
     pub to: &'static [&'static str],
 }
 
-const CAPABILITY: &str = "capability";
+pub(super) const CAPABILITY: &str = "capability";
 const REPO: &str = "repo";
 const TRACE_NODE: &str = "agent_trace_node";
 
@@ -81,7 +82,7 @@ fn capability() -> Value {
         "properties": {
             "id": { "type": "string" },
             "name": { "type": "string" },
-            "system": { "type": "string" },
+            "system": { "type": "string", "maxLength": NAME_BYTES_MAX },
             "maturity": { "enum": ["planned", "documented", "building", "built", "shipped", "deferred"] },
             "subsystem": { "type": "string" },
             "description": { "type": "string" },

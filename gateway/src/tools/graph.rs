@@ -47,7 +47,7 @@ impl From<graph::Entity> for Entity {
 }
 
 /// Payloads are stored as objects only.
-fn object(payload: Value) -> Map<String, Value> {
+pub(super) fn object(payload: Value) -> Map<String, Value> {
     match payload {
         Value::Object(fields) => fields,
         _ => Map::new(),

@@ -10,16 +10,19 @@ pub mod custody;
 pub mod decisions;
 pub mod exports;
 pub mod facts;
+pub mod features;
 pub mod freshness;
 pub mod graph;
 pub mod handoffs;
 pub mod identity;
 pub mod memory;
 pub mod observations;
+pub mod orchestrators;
 pub mod passports;
 pub mod punchcards;
 pub mod receipts;
 pub mod sessions;
+pub mod usage;
 pub mod work;
 
 /// The whole `crux` catalog, in the contract's order.
@@ -90,10 +93,20 @@ pub fn crux() -> Catalog {
         .with::<graph::EdgeGet>()
         .with::<graph::EdgeList>()
         .with::<graph::EdgeDelete>()
+        .with::<features::FeatureFileSearch>()
+        .with::<features::FeatureCoverageReport>()
+        .with::<features::FeatureTriggerAudit>()
+        .with::<features::FeatureSuggestNext>()
         .with::<graph::KindList>()
         .with::<graph::KindGet>()
+        .with::<usage::SessionTokenUsage>()
         .with::<approvals::ApprovalRequest>()
         .with::<approvals::ApprovalDecide>()
+        .with::<orchestrators::CreateOrchestrator>()
+        .with::<orchestrators::AttachToOrchestrator>()
+        .with::<orchestrators::DetachFromOrchestrator>()
+        .with::<orchestrators::ListOrchestrators>()
+        .with::<orchestrators::UpdateOrchestrator>()
         .with::<punchcards::PunchIn>()
         .with::<punchcards::PunchOut>()
         .with::<punchcards::ListPunchcards>()
@@ -116,5 +129,7 @@ pub mod group {
     pub const GRAPH: &str = "graph";
     pub const OBSERVATIONS: &str = "observations";
     pub const AUDIT: &str = "audit";
+    pub const FEATURES: &str = "features";
+    pub const ORCHESTRATORS: &str = "orchestrators";
     pub const TOOLS: &str = "tools";
 }

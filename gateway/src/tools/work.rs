@@ -81,6 +81,9 @@ pub struct Item {
     updated_at_unix_ms: u64,
     /// How many comments it has; `list_work` with `work_id` shows them.
     comments: u64,
+    /// The orchestrator that it was attached to last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    orchestrator_id: Option<String>,
     /// `approval` for a request that waits for a decision, under its request id.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<String>,
@@ -117,6 +120,7 @@ impl From<work::Work> for Item {
             created_at_unix_ms: work.created_at.0,
             updated_at_unix_ms: work.updated_at.0,
             comments: work.comments,
+            orchestrator_id: work.orchestrator_id,
             kind: None,
             risk_tier: None,
             expires_at_unix_ms: None,
@@ -143,6 +147,7 @@ impl From<quorate_domain::approval::Approval> for Item {
             created_at_unix_ms: approval.requested_at.0,
             updated_at_unix_ms: approval.requested_at.0,
             comments: 0,
+            orchestrator_id: None,
             kind: Some("approval".into()),
             risk_tier: Some(approval.risk_tier.word().into()),
             expires_at_unix_ms: Some(approval.expires_at.0),
