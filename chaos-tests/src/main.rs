@@ -30,6 +30,7 @@ enum Verb {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
+    quorate_link::install_crypto();
     match Cli::parse().verb {
         // A simulation has a runtime and a clock of its own.
         Verb::Sim(sim) => Ok(sim.run()),

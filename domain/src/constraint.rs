@@ -24,7 +24,7 @@ use crate::action::{Proposal, propose};
 use crate::cursor::Cursors;
 use crate::event;
 use crate::fact::at_most;
-use crate::identity::{check_tenant, check_text};
+use crate::identity::{check_name, check_tenant, check_text};
 use crate::key::Key;
 use crate::limit::{
     ASSERTION_BYTES_MAX, CONSTRAINTS_MAX, PATTERN_BYTES_MAX, REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, STATE_BYTES_MAX, STATE_DEPTH_MAX,
@@ -212,10 +212,10 @@ impl Action {
         if let Some(refusal) = check_tenant(&at.caller, self.tenant_id.as_deref()) {
             return Some(refusal);
         }
-        for (field, text) in [("action_description", &self.description), ("tool_name", &self.tool_name)] {
-            if let Some(refusal) = text.as_deref().and_then(|text| check_text(field, text)) {
-                return Some(refusal);
-            }
+        let description = self.description.as_deref().and_then(|text| check_text("action_description", text));
+        let refusal = description.or_else(|| self.tool_name.as_deref().and_then(|name| check_name("tool_name", name)));
+        if refusal.is_some() {
+            return refusal;
         }
         let parameters = self.parameters.as_ref()?;
         if is_deeper(parameters, STATE_DEPTH_MAX) {

@@ -282,7 +282,7 @@ async fn every_listed_tool_is_refused_without_its_scope_and_without_a_token() {
 }
 
 /// What is told to everybody: who the caller is, if anybody.
-const OPEN_TO_ALL: [&str; 2] = ["get_agent_identity", "resolve_principal"];
+const OPEN_TO_ALL: [&str; 3] = ["get_agent_identity", "resolve_principal", "session_token_usage"];
 
 #[tokio::test]
 async fn every_documented_route_asks_for_a_token() {
