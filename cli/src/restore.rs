@@ -208,7 +208,7 @@ impl Restore {
         let text = match changed {
             true => format!(
                 "revision {} is restored in {data}, lineage {}; start it with `quorate dev --data {data}`. Keep the old cluster off: \
-                 its tokens are refused from now on, and holders of cards learn their new ones by punching in again",
+                 its fencing tokens are refused from now on, and holders of cards learn their new ones by punching in again",
                 checked.manifest.revision, record.told["lineage"]
             ),
             false => format!("{data} was restored from this backup already; nothing was changed"),

@@ -100,6 +100,9 @@ impl Scrub {
 }
 
 async fn ask(node: &NodeStatus, nodes: &Nodes, revision: u64) -> Said {
+    if node.role == "unreachable" {
+        return Said::Unreachable("it does not answer".into());
+    }
     let mut client = match connect_operator(&node.grpc, nodes).await {
         Ok(client) => client,
         Err(failure) => return Said::Unreachable(failure.message),

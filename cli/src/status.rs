@@ -9,7 +9,7 @@ use quorate_proto::cluster::{StatusRequest, StatusResponse, operator_client};
 use quorate_proto::secret::Show;
 use serde::Serialize;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::deployment::{Nodes, Target};
 use crate::exit::Failure;
@@ -24,6 +24,8 @@ pub struct Status {
 
 /// A node that has not answered by then is shown as unreachable.
 const ANSWER_WITHIN: Duration = Duration::from_millis(1_500);
+/// A node that does not even answer a ping for so long is taken to be gone.
+const SILENT_FOR: Duration = Duration::from_secs(5);
 
 pub type Client = ClusterClient<InterceptedService<Channel, Show>>;
 
@@ -45,7 +47,11 @@ pub async fn connect_operator(address: &str, nodes: &Nodes) -> Result<OperatorCl
 async fn dial(address: &str, nodes: &Nodes) -> Result<(Channel, Show), Failure> {
     let show = Show::new(nodes.cluster_secret.as_deref());
     let show = show.map_err(|error| Failure::config(format!("the cluster secret is wrong: {error}")))?;
-    let channel = nodes.link.connect(address, |endpoint| endpoint.connect_timeout(ANSWER_WITHIN)).await;
+    // A node that is stopped in the middle of a long answer is found out by its silence below the call.
+    let settings = |endpoint: Endpoint| {
+        endpoint.connect_timeout(ANSWER_WITHIN).http2_keep_alive_interval(ANSWER_WITHIN).keep_alive_timeout(SILENT_FOR)
+    };
+    let channel = nodes.link.connect(address, settings).await;
     let channel = channel.map_err(|error| Failure::unavailable(format!("no node answers at {address}: {}", bottom(&error))))?;
     Ok((channel, show))
 }

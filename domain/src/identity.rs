@@ -2,7 +2,8 @@
 //!
 //! A token is stored as the BLAKE3 of its text, never as the text. Invariants:
 //! * The tenant, tier and scopes of a caller come from its token, never from arguments.
-//! * A revoked passport or token decides nothing any more: the machine checks it when the entry applies, not when it was sent.
+//! * A revoked passport decides nothing any more: the machine checks it when the entry applies, not when it was sent. A revoked token
+//!   alone is the gateways' to refuse, who believe one for less than a second: an entry says who called and not by which token.
 
 #[cfg(test)]
 mod tests;

@@ -241,14 +241,17 @@ impl Cluster {
         query: Q,
         deadline: Instant,
     ) -> Result<(Q::Output, Served), CallError> {
-        let patience = if self.view().leader.is_some() { STANDING_ASKED_FOR } else { STANDING_ASKED_FOR_LEADERLESS };
-        let until = |patience| deadline.min(Instant::now() + patience);
-        match self.read_as(caller, query.clone(), Consistency::Linearizable, until(patience)).await {
-            Err(CallError::Unreadable { .. }) => {
-                let stale = Consistency::Stale { max_age_ms: STANDING_STALE_MS_MAX };
-                self.read_as(caller, query, stale, until(READ_ATTEMPT)).await
+        let stale = Consistency::Stale { max_age_ms: STANDING_STALE_MS_MAX };
+        loop {
+            let patience = if self.view().leader.is_some() { STANDING_ASKED_FOR } else { STANDING_ASKED_FOR_LEADERLESS };
+            for (consistency, patience) in [(Consistency::Linearizable, patience), (stale, READ_ATTEMPT)] {
+                let until = deadline.min(Instant::now() + patience);
+                match self.read_as(caller, query.clone(), consistency, until).await {
+                    // Nobody answers at all yet: the nodes may be about to come back.
+                    Err(CallError::Unreadable { .. }) if Instant::now() < deadline => {}
+                    read => return read,
+                }
             }
-            read => read,
         }
     }
 

@@ -74,6 +74,15 @@ class AllNodesKilled(unittest.TestCase):
         finally:
             deployment.stop()
 
+    def test_a_caller_that_the_gateway_has_not_met_waits_for_the_nodes_to_come_back(self):
+        deployment = Deployment()
+        try:
+            deployment.kill(*deployment.node_pids().values())
+            stranger = Client(deployment.info["http"], deployment.token("agent-b"))
+            self.assertEqual(stranger.ok("list_entities")["entities"], [])
+        finally:
+            deployment.stop()
+
     def one_round(self, deployment):
         reader = Client(deployment.info["http"], deployment.token("agent-a"))
         other = Client(deployment.info["http"], deployment.token("agent-b"))

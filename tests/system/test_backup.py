@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -307,6 +308,17 @@ class Operations(Case):
         code, found, text = self.deployment.verb("scrub")
         self.assertEqual((code, found["ok"]), (1, False), text)
         self.assertEqual({node["id"]: node["state"] for node in found["nodes"]}, {1: "same", 2: "unreadable", 3: "same"}, text)
+
+    def test_a_scrub_ends_and_names_a_node_that_hangs(self):
+        leader, _ = self.deployment.leader()
+        node, pid = next((node, pid) for node, pid in self.deployment.node_pids().items() if node != leader)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            code, found, text = self.deployment.verb("scrub")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        self.assertEqual(code, 3, text)
+        self.assertEqual([hung["id"] for hung in found["nodes"] if hung["state"] == "unreachable"], [node], text)
 
     def test_a_new_cluster_is_forced_from_the_one_survivor_and_only_with_the_words(self):
         self.a.ok("store_fact", entity="e", key="k", value="kept")
