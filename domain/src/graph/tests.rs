@@ -238,4 +238,15 @@ fn a_stored_entity_and_a_stored_edge_have_this_form() {
     };
     let hex = hex::encode(crate::codec::encode(&entity));
     expect_test::expect!["a96674656e616e746461636d65646b696e64647265706f6269646172677061796c6f6164f66a637265617465645f6174016a757064617465645f6174026776657273696f6e036764656c65746564f4656163746f72646d617261"].assert_eq(&hex);
+    let edge = Edge {
+        tenant: "acme".into(),
+        ends: ends("repo/r", "depends_on", "repo/s"),
+        payload: None,
+        created_at: crate::UnixMs(1),
+        updated_at: crate::UnixMs(2),
+        version: 3,
+        deleted: false,
+        actor: "mara".into(),
+    };
+    expect_test::expect!["a86674656e616e746461636d6564656e6473a56966726f6d5f6b696e64647265706f6766726f6d5f6964617269656467655f6b696e646a646570656e64735f6f6e67746f5f6b696e64647265706f65746f5f69646173677061796c6f6164f66a637265617465645f6174016a757064617465645f6174026776657273696f6e036764656c65746564f4656163746f72646d617261"].assert_eq(&hex::encode(crate::codec::encode(&edge)));
 }
