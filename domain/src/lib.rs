@@ -6,7 +6,8 @@
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`observation`], [`session`], [`identity`],
-//! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`]. [`command`] and [`query`]
+//! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`],
+//! [`repo`]. [`command`] and [`query`]
 //! are the two lists that everything else in the product goes through; [`refusal`] is every way to say no; [`lineage`] is what a
 //! restore does to a state.
 
@@ -42,6 +43,7 @@ pub mod query;
 pub mod receipt;
 pub mod record;
 pub mod refusal;
+pub mod repo;
 pub mod resource;
 pub mod session;
 pub mod stamp;

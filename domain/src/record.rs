@@ -98,6 +98,12 @@ pub enum Kind {
     ReceiptById = 160,
     ObservationById = 161,
     ObservationByProvider = 162,
+    // Repositories: records and, among them, the index of stored parts
+    Repo = 200,
+    RepoScan = 201,
+    ScanPart = 202,
+    ScanPartStored = 203,
+    LatestScan = 204,
 }
 
 /// The tenant name under which cluster-wide state lives. It can't be a tenant: names are not empty.

@@ -51,6 +51,9 @@ pub struct Config {
     /// Folder for audit exports, made when it is missing; none by default, and then `audit_export_bundle` is refused. Whoever reads
     /// it reads the team's facts, so files are their owner's alone.
     pub audit_export_dir: Option<PathBuf>,
+    /// Folders whose repositories `register_repo` scans here, at once; none by default, and then `quorate scan` does it where the
+    /// code is. Callers learn the names of files and functions below them.
+    pub scan_roots: Vec<PathBuf>,
     /// How long one call may take, retries included, in ms; 25,000 by default, 1,000 to 300,000. Shorter than an election (a
     /// second or two): calls fail while a leader is replaced. Longer than the clients' own timeout: they give up first.
     pub call_deadline_ms: u64,
@@ -93,6 +96,7 @@ impl Default for Config {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             audit_export_dir: None,
+            scan_roots: Vec::new(),
             call_deadline_ms: 25_000,
             calls_max: 4_096,
             connections_max: 4_096,
@@ -130,6 +134,8 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     pub allowed_origins: Vec<String>,
     pub audit_export_dir: Option<PathBuf>,
+    /// As they are without links.
+    pub scan_roots: Vec<PathBuf>,
     pub call_deadline: Duration,
     pub calls_max: usize,
     pub patience: Patience,
@@ -182,6 +188,14 @@ impl Config {
             Ok(folder) => folder,
             Err(error) => return wrong("audit_export_dir", format!("names no folder: {error}")),
         };
+        let mut scan_roots = Vec::new();
+        for root in &self.scan_roots {
+            match root.canonicalize() {
+                Ok(root) if root.is_dir() => scan_roots.push(root),
+                Ok(_) => return wrong("scan_roots", format!("names what is no folder: {}", root.display())),
+                Err(error) => return wrong("scan_roots", format!("names a folder that can't be read, {}: {error}", root.display())),
+            }
+        }
         if !(1_000..=300_000).contains(&self.call_deadline_ms) {
             return wrong("call_deadline_ms", format!("is 1,000 to 300,000, not {}", self.call_deadline_ms));
         }
@@ -215,6 +229,7 @@ impl Config {
             allowed_hosts: self.allowed_hosts,
             allowed_origins: self.allowed_origins,
             audit_export_dir,
+            scan_roots,
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,
             drain: Duration::from_millis(self.drain_ms),

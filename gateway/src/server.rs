@@ -33,6 +33,7 @@ use crate::mcp::resources::{self, Library};
 use crate::mcp::{ListChange, Listing};
 use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
+use crate::scans::{self, Scans};
 use crate::session::Sessions;
 use crate::tools::observations::Batch;
 use crate::usage::{self, Meter};
@@ -52,6 +53,7 @@ pub struct Services {
     /// Says which list has changed. Those of the product change with the program alone.
     pub list_changes: broadcast::Sender<ListChange>,
     pub meter: Meter,
+    pub scans: Scans,
 }
 
 impl Services {
@@ -62,7 +64,8 @@ impl Services {
         let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
         let (index, meter) = (Index::of(&tools), Meter::default());
-        Self { sessions, passport_keys, receipt_keys, index, tools, audit_export_dir, list_changes, meter }
+        let scans = Scans::new(settings.scan_roots.clone());
+        Self { sessions, passport_keys, receipt_keys, index, tools, audit_export_dir, list_changes, meter, scans }
     }
 }
 
@@ -314,6 +317,9 @@ fn router(app: Arc<App>) -> Router {
         .route("/v1/log/proof/consistency", get(log_consistency))
         .route("/v1/sessions/{id}/observations", post(observe))
         .route("/v1/sessions/{id}/observations/batch", post(observe_batch))
+        .route("/v1/repos/{id}/scan", post(finish_scan).fallback(only_post))
+        .route("/v1/repos/{id}/scan/missing", post(missing_parts).fallback(only_post))
+        .route("/v1/repos/{id}/scan/parts", post(put_parts).fallback(only_post))
         .route("/v1/output/verify", post(verify_output).fallback(only_post))
         .route("/v1/events", get(follow_events))
         .route("/v1/guard", post(guard).fallback(only_post))
@@ -417,6 +423,18 @@ async fn nowhere() -> Response<Body> {
 
 async fn call_tool(State(app): State<Arc<App>>, Path(tool): Path<String>, request: Request) -> Response<Body> {
     http::call_tool(&app, &tool, request).await
+}
+
+async fn finish_scan(State(app): State<Arc<App>>, Path(repo): Path<String>, request: Request) -> Response<Body> {
+    scans::finish(&app, repo, request).await
+}
+
+async fn missing_parts(State(app): State<Arc<App>>, Path(repo): Path<String>, request: Request) -> Response<Body> {
+    scans::missing(&app, repo, request).await
+}
+
+async fn put_parts(State(app): State<Arc<App>>, Path(repo): Path<String>, request: Request) -> Response<Body> {
+    scans::put(&app, repo, request).await
 }
 
 async fn guard(State(app): State<Arc<App>>, request: Request) -> Response<Body> {

@@ -21,6 +21,7 @@ pub mod orchestrators;
 pub mod passports;
 pub mod punchcards;
 pub mod receipts;
+pub mod repos;
 pub mod sessions;
 pub mod usage;
 pub mod work;
@@ -84,6 +85,9 @@ pub fn crux() -> Catalog {
         .with::<work::StatusFeed>()
         .with::<work::CoordStatus>()
         .with::<work::CoordAnnounce>()
+        .with::<repos::GetWorkspaceStoryline>()
+        .with::<repos::RegisterRepo>()
+        .with::<repos::ListRepos>()
         .with::<graph::EntityUpsert>()
         .with::<graph::EntityGet>()
         .with::<graph::EntityList>()
@@ -131,5 +135,6 @@ pub mod group {
     pub const AUDIT: &str = "audit";
     pub const FEATURES: &str = "features";
     pub const ORCHESTRATORS: &str = "orchestrators";
+    pub const REPOSITORIES: &str = "repositories";
     pub const TOOLS: &str = "tools";
 }
