@@ -8,8 +8,8 @@ use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
-    approval, attestation, client, codec, config_audit, constraint, coord, decision, fact, flag, graph, handoff, identity, key_ring,
-    observation, orchestrator, passport, punchcard, repo, session, usage, work,
+    approval, attestation, client, codec, config_audit, constraint, coord, corpus, decision, fact, flag, graph, handoff, identity,
+    key_ring, observation, orchestrator, passport, punchcard, repo, session, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -104,4 +104,6 @@ commands! {
     RegisterRepo(repo::RegisterRepo) -> repo::Repo,
     PutScanParts(repo::scan::PutScanParts) -> repo::scan::ScanPartsPut,
     FinishScan(repo::scan::FinishScan) -> repo::scan::ScanFinished,
+    PutCorpus(corpus::PutCorpus) -> corpus::CorpusPut,
+    HintSource(corpus::HintSource) -> corpus::SourceHinted,
 }

@@ -7,7 +7,7 @@
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`observation`], [`session`], [`identity`],
 //! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`],
-//! [`repo`]. [`command`] and [`query`]
+//! [`repo`], [`corpus`]. [`command`] and [`query`]
 //! are the two lists that everything else in the product goes through; [`refusal`] is every way to say no; [`lineage`] is what a
 //! restore does to a state.
 
@@ -19,6 +19,7 @@ pub mod command;
 pub mod config_audit;
 pub mod constraint;
 pub mod coord;
+pub mod corpus;
 pub(crate) mod cursor;
 mod deadline;
 pub mod decision;

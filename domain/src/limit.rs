@@ -139,6 +139,15 @@ pub const STORY_BYTES_MAX: usize = 20 * 1024;
 /// A file with its calls, in one row of a reply; calls beyond it are counted.
 pub const STORY_FILE_BYTES_MAX: usize = 16 * 1024;
 
+/// Repositories that a connector reads, and items that it tells in one call.
+pub const CORPUS_SOURCES_MAX: usize = 200;
+pub const CORPUS_ITEMS_PER_CALL_MAX: usize = 100;
+/// What one item holds: its value, labels or parents, and words that it is found by.
+pub const CORPUS_VALUE_BYTES_MAX: usize = 12 * 1024;
+pub const CORPUS_LABELS_MAX: usize = 100;
+pub const CORPUS_WORDS_MAX: usize = 128;
+pub const CORPUS_WORD_BYTES_MAX: usize = 64;
+
 /// Passports whose usage one addition tells.
 pub const USAGE_ROWS_MAX: usize = 100;
 

@@ -7,8 +7,8 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
-    approval, client, codec, config_audit, constraint, coord, fact, flag, graph, identity, key_ring, observation, orchestrator, punchcard,
-    receipt, repo, session, usage, work,
+    approval, client, codec, config_audit, constraint, coord, corpus, fact, flag, graph, identity, key_ring, observation, orchestrator,
+    punchcard, receipt, repo, session, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -104,6 +104,9 @@ queries! {
     MissingParts(repo::scan::MissingParts) -> repo::scan::PartsMissing,
     ShowStoryline(repo::storyline::ShowStoryline) -> repo::storyline::Stories,
     ListStoryline(repo::storyline::ListStoryline) -> repo::storyline::StorylineGraph,
+    GetSources(corpus::GetSources) -> corpus::Sources,
+    ListCorpus(corpus::ListCorpus) -> corpus::CorpusItems,
+    SearchCorpus(corpus::SearchCorpus) -> corpus::CorpusItems,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -104,6 +104,11 @@ pub enum Kind {
     ScanPart = 202,
     ScanPartStored = 203,
     LatestScan = 204,
+    // The corpus: records, then its orders and words
+    CorpusItem = 205,
+    CorpusSource = 206,
+    CorpusOrder = 207,
+    CorpusWord = 208,
 }
 
 /// The tenant name under which cluster-wide state lives. It can't be a tenant: names are not empty.

@@ -10,6 +10,8 @@ use quorate_domain::identity::key_fingerprint;
 use quorate_link::Files;
 use serde::{Deserialize, Serialize};
 
+use crate::github::settings::GitHub;
+
 /// Configuration of one gateway.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -54,6 +56,26 @@ pub struct Config {
     /// Folders whose repositories `register_repo` scans here, at once; none by default, and then `quorate scan` does it where the
     /// code is. Callers learn the names of files and functions below them.
     pub scan_roots: Vec<PathBuf>,
+    /// Repositories on GitHub, `owner/name` each, whose commits, pull requests, issues and comments are read into the corpus; none
+    /// by default. Set alike on several gateways, one of them reads.
+    pub github_repositories: Vec<String>,
+    /// The tenant whose corpus they are read into. Everybody in it can read them, private ones too.
+    pub github_tenant: Option<String>,
+    /// Base URL of the REST API; `https://api.github.com` by default. Nothing else is asked.
+    pub github_url: String,
+    /// File with the token to read with. None: public repositories, sixty requests an hour.
+    pub github_token_file: Option<PathBuf>,
+    /// File with the secret of webhooks to `/v1/integrations/github/webhook`. None: they are refused, and what is new is found when
+    /// it is looked for.
+    pub github_webhook_secret_file: Option<PathBuf>,
+    /// How often what is new is looked for, in ms; 60,000 by default, 1,000 to 86,400,000. What has not changed costs no part of
+    /// the rate limit.
+    pub github_poll_ms: u64,
+    /// How far back the first reading goes, in days; 90 by default, 1 to 3,650.
+    pub github_history_days: u64,
+    /// Repositories on this machine as sources of commits, `owner/name=/path/to/repository.git` each; none by default. All gateways
+    /// that are set up to read need them. They are read with `git`.
+    pub git_repositories: Vec<String>,
     /// How long one call may take, retries included, in ms; 25,000 by default, 1,000 to 300,000. Shorter than an election (a
     /// second or two): calls fail while a leader is replaced. Longer than the clients' own timeout: they give up first.
     pub call_deadline_ms: u64,
@@ -97,6 +119,14 @@ impl Default for Config {
             allowed_origins: Vec::new(),
             audit_export_dir: None,
             scan_roots: Vec::new(),
+            github_repositories: Vec::new(),
+            github_tenant: None,
+            github_url: "https://api.github.com".into(),
+            github_token_file: None,
+            github_webhook_secret_file: None,
+            github_poll_ms: 60_000,
+            github_history_days: 90,
+            git_repositories: Vec::new(),
             call_deadline_ms: 25_000,
             calls_max: 4_096,
             connections_max: 4_096,
@@ -136,6 +166,7 @@ pub struct Settings {
     pub audit_export_dir: Option<PathBuf>,
     /// As they are without links.
     pub scan_roots: Vec<PathBuf>,
+    pub github: Option<GitHub>,
     pub call_deadline: Duration,
     pub calls_max: usize,
     pub patience: Patience,
@@ -155,6 +186,7 @@ pub struct Patience {
 impl Config {
     pub fn check(self) -> Result<Settings, ConfigError> {
         let wrong = |field, problem: String| Err(ConfigError { field, problem });
+        let github = GitHub::of(&self)?;
         let Ok(listen) = self.listen.parse::<SocketAddr>() else {
             return wrong("listen", format!("is no address such as 127.0.0.1:7400: `{}`", self.listen));
         };
@@ -230,6 +262,7 @@ impl Config {
             allowed_origins: self.allowed_origins,
             audit_export_dir,
             scan_roots,
+            github,
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,
             drain: Duration::from_millis(self.drain_ms),

@@ -7,7 +7,7 @@
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
 //! [`mcp`], [`http`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
 //! reaches the leader), [`events`] and [`sse`] (what a change sets off), [`auth`] and [`session`] (who is calling), [`keys`] (who
-//! signs), [`hook`] (the edit guard), [`scans`] (results of scans on their way in), [`profile`], [`docs`], [`metrics`].
+//! signs), [`hook`] (the edit guard), [`scans`] (results of scans on their way in), [`github`] (what reads GitHub), [`profile`], [`docs`], [`metrics`].
 
 pub mod auth;
 pub mod call;
@@ -18,6 +18,7 @@ pub mod connection;
 pub mod docs;
 pub mod edge;
 pub mod events;
+pub mod github;
 pub mod hook;
 pub mod http;
 pub mod keys;

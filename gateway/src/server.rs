@@ -25,6 +25,7 @@ use crate::call::{CallContext, CallError};
 use crate::cluster::{Cluster, ConnectError, Consistency};
 use crate::config::{Config, ConfigError, Settings};
 use crate::edge::{self, Doors};
+use crate::github::Connector;
 use crate::keys::PassportKeys;
 use crate::limit::{FLAGS_ASKED_FOR, LIST_CHANGES_WAITING, STANDING_STALE_MS_MAX, STREAMS_MAX};
 use crate::mcp::live::Live;
@@ -37,7 +38,7 @@ use crate::scans::{self, Scans};
 use crate::session::Sessions;
 use crate::tools::observations::Batch;
 use crate::usage::{self, Meter};
-use crate::{conformance, connection, events, hook, http, mcp, metrics, proofs, tools};
+use crate::{conformance, connection, events, github, hook, http, mcp, metrics, proofs, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -86,6 +87,8 @@ pub struct App {
     /// Only with the setting of that name.
     conformance: Option<Arc<Listing>>,
     doors: Doors,
+    /// What reads GitHub, if that is set up.
+    pub github: Option<Arc<Connector>>,
     link: Link,
     front: Option<Arc<Reloading<Front>>>,
     connections: Arc<metrics::Connections>,
@@ -104,6 +107,8 @@ impl App {
         let front = settings.front.clone().map(|(certificate, key)| Front::open(certificate, key)).transpose()?;
         let cluster = Cluster::connect(&settings.nodes, settings.cluster_secret.as_deref(), &link)?;
         let services = Arc::new(Services::new(&settings));
+        let stopping = watch::Sender::new(false);
+        let github = github::start(settings.github.clone(), &cluster, stopping.subscribe());
         let tools = services.tools.clone().and_all(&profile::about_tools());
         let library = Arc::new(resources::library(&tools));
         let prompts = Arc::new(prompts::prompts());
@@ -121,7 +126,8 @@ impl App {
             connections: Arc::default(),
             calls: Semaphore::new(settings.calls_max),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
-            stopping: watch::Sender::new(false),
+            stopping,
+            github,
             live: Arc::default(),
             library,
             tokens: Arc::default(),
@@ -320,6 +326,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/v1/repos/{id}/scan", post(finish_scan).fallback(only_post))
         .route("/v1/repos/{id}/scan/missing", post(missing_parts).fallback(only_post))
         .route("/v1/repos/{id}/scan/parts", post(put_parts).fallback(only_post))
+        .route("/v1/integrations/github/webhook", post(github_webhook).fallback(only_post))
         .route("/v1/output/verify", post(verify_output).fallback(only_post))
         .route("/v1/events", get(follow_events))
         .route("/v1/guard", post(guard).fallback(only_post))
@@ -435,6 +442,10 @@ async fn missing_parts(State(app): State<Arc<App>>, Path(repo): Path<String>, re
 
 async fn put_parts(State(app): State<Arc<App>>, Path(repo): Path<String>, request: Request) -> Response<Body> {
     scans::put(&app, repo, request).await
+}
+
+async fn github_webhook(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    github::webhook::receive(&app, request).await
 }
 
 async fn guard(State(app): State<Arc<App>>, request: Request) -> Response<Body> {

@@ -12,6 +12,7 @@ pub mod exports;
 pub mod facts;
 pub mod features;
 pub mod freshness;
+pub mod github;
 pub mod graph;
 pub mod handoffs;
 pub mod identity;
@@ -85,6 +86,11 @@ pub fn crux() -> Catalog {
         .with::<work::StatusFeed>()
         .with::<work::CoordStatus>()
         .with::<work::CoordAnnounce>()
+        .with::<github::GithubSearch>()
+        .with::<github::GithubRecentCommits>()
+        .with::<github::GithubOpenPrs>()
+        .with::<github::GithubOpenIssues>()
+        .with::<github::GithubCommentsSince>()
         .with::<repos::GetWorkspaceStoryline>()
         .with::<repos::RegisterRepo>()
         .with::<repos::ListRepos>()
@@ -135,6 +141,7 @@ pub mod group {
     pub const AUDIT: &str = "audit";
     pub const FEATURES: &str = "features";
     pub const ORCHESTRATORS: &str = "orchestrators";
+    pub const GITHUB: &str = "github";
     pub const REPOSITORIES: &str = "repositories";
     pub const TOOLS: &str = "tools";
 }
