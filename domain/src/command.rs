@@ -8,8 +8,8 @@ use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
-    approval, attestation, client, codec, config_audit, constraint, coord, corpus, decision, fact, flag, graph, handoff, identity,
-    key_ring, observation, orchestrator, passport, punchcard, repo, session, usage, work,
+    acknowledgement, approval, attestation, client, codec, config_audit, constraint, coord, corpus, decision, execplan, fact, flag, graph,
+    handoff, identity, key_ring, observation, orchestrator, passport, punchcard, repo, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -106,4 +106,7 @@ commands! {
     FinishScan(repo::scan::FinishScan) -> repo::scan::ScanFinished,
     PutCorpus(corpus::PutCorpus) -> corpus::CorpusPut,
     HintSource(corpus::HintSource) -> corpus::SourceHinted,
+    OpenPlan(session_plan::OpenPlan) -> session_plan::PlanOpened,
+    AcknowledgeUse(acknowledgement::AcknowledgeUse) -> acknowledgement::UseAcknowledged,
+    PassGate(execplan::PassGate) -> execplan::GatePassed,
 }

@@ -8,7 +8,7 @@ use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
     approval, client, codec, config_audit, constraint, coord, corpus, fact, flag, graph, identity, key_ring, observation, orchestrator,
-    punchcard, receipt, repo, session, usage, work,
+    punchcard, receipt, repo, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -107,6 +107,8 @@ queries! {
     GetSources(corpus::GetSources) -> corpus::Sources,
     ListCorpus(corpus::ListCorpus) -> corpus::CorpusItems,
     SearchCorpus(corpus::SearchCorpus) -> corpus::CorpusItems,
+    GetIntent(session_plan::GetIntent) -> session_plan::DeclaredIntent,
+    FindReuse(graph::feature::FindReuse) -> graph::feature::ReuseFound,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -98,6 +98,9 @@ pub enum Kind {
     ReceiptById = 160,
     ObservationById = 161,
     ObservationByProvider = 162,
+    // Records
+    SessionPlan = 190,
+    TurnUse = 191,
     // Repositories: records and, among them, the index of stored parts
     Repo = 200,
     RepoScan = 201,

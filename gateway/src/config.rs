@@ -11,6 +11,7 @@ use quorate_link::Files;
 use serde::{Deserialize, Serialize};
 
 use crate::github::settings::GitHub;
+use crate::update::Source;
 
 /// Configuration of one gateway.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -76,6 +77,11 @@ pub struct Config {
     /// Repositories on this machine as sources of commits, `owner/name=/path/to/repository.git` each; none by default. All gateways
     /// that are set up to read need them. They are read with `git`.
     pub git_repositories: Vec<String>,
+    /// A clone of this program's source on the gateway's machine, which `update_status` compares the running program with; none
+    /// by default. It is only read, with `git`, and never brought up to date from here.
+    pub update_checkout: Option<PathBuf>,
+    /// What of that clone it is compared with; `origin/main` by default.
+    pub update_ref: String,
     /// How long one call may take, retries included, in ms; 25,000 by default, 1,000 to 300,000. Shorter than an election (a
     /// second or two): calls fail while a leader is replaced. Longer than the clients' own timeout: they give up first.
     pub call_deadline_ms: u64,
@@ -127,6 +133,8 @@ impl Default for Config {
             github_poll_ms: 60_000,
             github_history_days: 90,
             git_repositories: Vec::new(),
+            update_checkout: None,
+            update_ref: "origin/main".into(),
             call_deadline_ms: 25_000,
             calls_max: 4_096,
             connections_max: 4_096,
@@ -167,6 +175,7 @@ pub struct Settings {
     /// As they are without links.
     pub scan_roots: Vec<PathBuf>,
     pub github: Option<GitHub>,
+    pub update_source: Option<Source>,
     pub call_deadline: Duration,
     pub calls_max: usize,
     pub patience: Patience,
@@ -228,6 +237,10 @@ impl Config {
                 Err(error) => return wrong("scan_roots", format!("names a folder that can't be read, {}: {error}", root.display())),
             }
         }
+        if self.update_ref.is_empty() || self.update_ref.chars().any(|letter| letter.is_control() || letter.is_whitespace()) {
+            return wrong("update_ref", format!("is no reference such as origin/main: `{}`", self.update_ref));
+        }
+        let update_source = self.update_checkout.map(|checkout| Source { checkout, reference: self.update_ref.clone() });
         if !(1_000..=300_000).contains(&self.call_deadline_ms) {
             return wrong("call_deadline_ms", format!("is 1,000 to 300,000, not {}", self.call_deadline_ms));
         }
@@ -263,6 +276,7 @@ impl Config {
             audit_export_dir,
             scan_roots,
             github,
+            update_source,
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,
             drain: Duration::from_millis(self.drain_ms),

@@ -10,6 +10,7 @@ use quorate_domain::limit::CORPUS_SOURCES_MAX;
 use reqwest::Url;
 
 use crate::config::{Config, ConfigError};
+use crate::egress::{self, Allowed};
 
 /// The settings of a connector.
 #[derive(Clone)]
@@ -86,9 +87,6 @@ impl GitHub {
         };
         let url = base(&config.github_url)?;
         let token = secret("github_token_file", config.github_token_file.as_deref())?;
-        if token.is_some() && url.scheme() == "http" && !is_loopback(&url) {
-            return wrong("github_url", "is not https, and the token would cross the network in the clear");
-        }
         if !(1_000..=86_400_000).contains(&config.github_poll_ms) {
             return wrong("github_poll_ms", format!("is 1,000 to 86,400,000, not {}", config.github_poll_ms));
         }
@@ -109,21 +107,13 @@ impl GitHub {
 }
 
 fn base(text: &str) -> Result<Url, ConfigError> {
-    let url = Url::parse(&format!("{}/", text.trim_end_matches('/')));
-    match url {
-        Ok(url)
-            if matches!(url.scheme(), "http" | "https") && url.host().is_some() && url.query().is_none() && url.username().is_empty() =>
-        {
-            Ok(url)
-        }
-        _ => wrong("github_url", "is no base URL such as https://api.github.com, without user and query"),
-    }
-}
-
-fn is_loopback(url: &Url) -> bool {
-    match url.host_str() {
-        Some("localhost") => true,
-        Some(host) => host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback()),
-        None => false,
+    let url = match Url::parse(&format!("{}/", text.trim_end_matches('/'))) {
+        Ok(url) if url.host().is_some() && url.query().is_none() && url.username().is_empty() && url.password().is_none() => url,
+        _ => return wrong("github_url", "is no base URL such as https://api.github.com, without user and query"),
+    };
+    match egress::judge(url.as_str(), Allowed { loopback_http: true, plain_http: false }) {
+        Ok(verdict) if verdict.allowed => Ok(url),
+        Ok(verdict) => wrong("github_url", format!("is not called: {}", verdict.reasons.join("; "))),
+        Err(problem) => wrong("github_url", problem),
     }
 }
