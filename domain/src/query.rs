@@ -100,6 +100,10 @@ queries! {
     FindFeatureFiles(graph::feature::FindFeatureFiles) -> graph::feature::FeatureFilesFound,
     ListOrchestrators(orchestrator::ListOrchestrators) -> orchestrator::Orchestrators,
     GetUsage(usage::GetUsage) -> usage::Usage,
+    ListWaiters(punchcard::ListWaiters) -> punchcard::Waiters,
+    ListReceipts(receipt::ListReceipts) -> receipt::Receipts,
+    ListPassports(identity::ListPassports) -> identity::Passports,
+    ListTokens(identity::ListTokens) -> identity::Tokens,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

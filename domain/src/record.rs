@@ -98,6 +98,7 @@ pub enum Kind {
     ReceiptById = 160,
     ObservationById = 161,
     ObservationByProvider = 162,
+    TokenByPassport = 230,
 }
 
 /// The tenant name under which cluster-wide state lives. It can't be a tenant: names are not empty.

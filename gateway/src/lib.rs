@@ -7,7 +7,7 @@
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
 //! [`mcp`], [`http`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
 //! reaches the leader), [`events`] and [`sse`] (what a change sets off), [`auth`] and [`session`] (who is calling), [`keys`] (who
-//! signs), [`hook`] (the edit guard), [`profile`], [`docs`], [`metrics`].
+//! signs), [`hook`] (the edit guard), `console` (the pages for people), [`profile`], [`docs`], [`metrics`].
 
 pub mod auth;
 pub mod call;
@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod config;
 mod conformance;
 pub mod connection;
+mod console;
 pub mod docs;
 pub mod edge;
 pub mod events;

@@ -36,7 +36,7 @@ use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
 use crate::tools::observations::Batch;
 use crate::usage::{self, Meter};
-use crate::{conformance, connection, events, hook, http, mcp, metrics, proofs, tools};
+use crate::{conformance, connection, console, events, hook, http, mcp, metrics, proofs, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -164,13 +164,18 @@ impl App {
     }
 
     /// How long the certificates last, and how often changed ones could not be used.
-    fn certificates(&self) -> (Vec<Expiry>, u64) {
+    pub fn certificates(&self) -> (Vec<Expiry>, u64) {
         let (mut expiries, mut failures) = (self.link.expiries(), self.link.reload_failures());
         if let Some(front) = &self.front {
             expiries.extend(front.expiries());
             failures += front.failures();
         }
         (expiries, failures)
+    }
+
+    /// Whether clients speak TLS to this gateway itself.
+    pub fn is_tls(&self) -> bool {
+        self.front.is_some()
     }
 
     pub fn is_draining(&self) -> bool {
@@ -319,6 +324,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/v1/guard", post(guard).fallback(only_post))
         .route("/v1/hook/claude-code", post(hook_claude_code).fallback(only_post))
         .route("/v1/openapi.json", get(openapi))
+        .merge(console::routes())
         .layer(middleware::from_fn_with_state(app.clone(), check_doors));
     Router::new()
         .route("/livez", get(|| async { "ok\n" }))
@@ -411,7 +417,7 @@ async fn only_post() -> Response<Body> {
 }
 
 async fn nowhere() -> Response<Body> {
-    let message = "there is nothing here; MCP is at /mcp and /mcp/crux, HTTP in /v1/openapi.json";
+    let message = "there is nothing here; MCP is at /mcp and /mcp/crux, HTTP in /v1/openapi.json, the console at /console";
     edge::problem(StatusCode::NOT_FOUND, "Not Found", json!({ "code": "NOT_FOUND", "message": message }))
 }
 

@@ -1,7 +1,7 @@
 //! Approvals: a person (or a policy) says yes or no, once.
 
 use quorate_domain::approval::{self, ApprovalStatus, DecideApproval, RequestApproval};
-use quorate_domain::{Refusal, flag};
+use quorate_domain::{Principal, Refusal, flag};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -46,6 +46,15 @@ pub(crate) fn word(status: ApprovalStatus) -> &'static str {
         ApprovalStatus::Approved => "approved",
         ApprovalStatus::Rejected => "rejected",
         ApprovalStatus::Expired => "expired",
+    }
+}
+
+/// Whether somebody may see what was asked for: who decides, and who asks.
+pub(crate) fn may_list(caller: &Principal) -> Result<(), CallError> {
+    let scopes = [ApprovalDecide::SCOPE, ApprovalRequest::SCOPE];
+    match scopes.iter().any(|scope| caller.may(scope)) {
+        true => Ok(()),
+        false => Err(CallError::MissingScope { scope: scopes[0].into() }),
     }
 }
 
