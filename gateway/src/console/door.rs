@@ -59,11 +59,11 @@ impl Pass {
 
     /// What a form of a page that is made for this pass carries.
     pub fn form_key(&self, app: &App) -> String {
-        app.services.sessions.seal(FORM, &json!([self.token_hash, self.nonce]), self.ends_unix_ms)
+        app.services.sessions.seal(FORM, &json!(self.nonce), self.ends_unix_ms)
     }
 
     pub fn is_form_key(&self, app: &App, text: &str) -> bool {
-        app.services.sessions.unseal(FORM, text, now_unix_ms().0) == Some(json!([self.token_hash, self.nonce]))
+        app.services.sessions.unseal(FORM, text, now_unix_ms().0) == Some(json!(self.nonce))
     }
 }
 

@@ -147,7 +147,7 @@ export class Team {
     for (const colorScheme of ["light", "dark"]) {
       await twin.emulateMedia({ colorScheme });
       // What looks the same in both is looked at once.
-      const only = colorScheme === "dark" ? { runOnly: ["color-contrast"] } : {};
+      const only = colorScheme === "dark" ? { runOnly: { type: "rule", values: ["color-contrast"] } } : {};
       const { violations } = await twin.evaluate((only) => window.axe.run(document, { resultTypes: ["violations"], ...only }), only);
       const serious = violations.filter((fault) => ["serious", "critical"].includes(fault.impact));
       faults.push(...serious.map((fault) => `${colorScheme} ${fault.id}: ${fault.nodes.map((node) => node.html).join(" ").slice(0, 300)}`));
