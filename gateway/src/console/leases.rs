@@ -196,7 +196,7 @@ async fn held(visit: &Visit, id: &str) -> Result<Option<Punchcard>, CallError> {
         limit: ROWS,
         cursor: None,
     };
-    let page = visit.ask::<punchcards::ListPunchcards, _>(query).await?;
+    let page = visit.ask::<punchcards::ForceRelease, _>(query).await?;
     Ok(page.punchcards.into_iter().find(|card| card.id == id))
 }
 

@@ -33,31 +33,45 @@ use axum::Router;
 use axum::middleware;
 use axum::routing::{get, post};
 
+use crate::events;
+use crate::registry::Tool;
+use crate::routes::{Access, Routes};
 use crate::server::App;
+use crate::tools;
 
-/// All addresses of the console.
-pub fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/console", get(approvals::needs_me))
-        .route("/console/approvals", get(approvals::all))
-        .route("/console/approvals/{id}", get(approvals::one).post(approvals::decide))
-        .route("/console/sessions", get(sessions::show))
-        .route("/console/leases", get(leases::show))
-        .route("/console/leases/{id}/release", get(leases::ask_release).post(leases::release))
-        .route("/console/work", get(work::board))
-        .route("/console/work/{id}", get(work::one))
-        .route("/console/facts", get(facts::find))
-        .route("/console/facts/history", get(facts::history))
-        .route("/console/receipts", get(receipts::list))
-        .route("/console/receipts/{id}", get(receipts::one))
-        .route("/console/passports", get(passports::list))
-        .route("/console/passports/{name}", get(passports::one))
-        .route("/console/passports/{name}/tokens", post(passports::revoke_token))
-        .route("/console/cluster", get(cluster::show))
-        .route("/console/search", get(search::show))
-        .route("/console/stream", get(visit::stream))
-        .route("/console/sign-in", get(door::ask).post(door::sign_in))
-        .route("/console/sign-out", post(door::sign_out))
-        .route("/console/assets/{file}", get(assets::serve))
-        .layer(middleware::from_fn(door::harden))
+/// All addresses of the console, with who may see them.
+pub fn routes() -> Routes<Arc<App>> {
+    use Access::{Open, SignIn};
+    use tools::punchcards::{ForceRelease, ListPunchcards};
+    const APPROVALS: Access = SignIn(&tools::approvals::LISTING);
+    const WORK: Access = SignIn(&[tools::work::ListWork::SCOPE]);
+    const RECEIPTS: Access = SignIn(&[tools::receipts::SCOPE]);
+    const ADMIN: Access = SignIn(&["admin"]);
+    Routes::new()
+        .route("/console", APPROVALS, get(approvals::needs_me))
+        .route("/console/approvals", APPROVALS, get(approvals::all))
+        .route("/console/approvals/{id}", APPROVALS, get(approvals::one).post(approvals::decide))
+        .route("/console/sessions", SignIn(&[tools::work::CoordStatus::SCOPE]), get(sessions::show))
+        .route("/console/leases", SignIn(&[ListPunchcards::SCOPE]), get(leases::show))
+        .route("/console/leases/{id}/release", SignIn(&[ForceRelease::SCOPE]), get(leases::ask_release).post(leases::release))
+        .route("/console/work", WORK, get(work::board))
+        .route("/console/work/{id}", WORK, get(work::one))
+        .route("/console/facts", SignIn(&[tools::facts::QueryFacts::SCOPE]), get(facts::find))
+        .route("/console/facts/history", SignIn(&[tools::facts::FactHistory::SCOPE]), get(facts::history))
+        .route("/console/receipts", RECEIPTS, get(receipts::list))
+        .route("/console/receipts/{id}", RECEIPTS, get(receipts::one))
+        .route("/console/passports", ADMIN, get(passports::list))
+        .route("/console/passports/{name}", ADMIN, get(passports::one))
+        .route("/console/passports/{name}/tokens", ADMIN, post(passports::revoke_token))
+        .route("/console/cluster", ADMIN, get(cluster::show))
+        .route("/console/search", SignIn(&[]), get(search::show))
+        .route("/console/stream", SignIn(&[events::SCOPE]), get(visit::stream))
+        .route("/console/sign-in", Open, get(door::ask).post(door::sign_in))
+        .route("/console/sign-out", Open, post(door::sign_out))
+        .route("/console/assets/{file}", Open, get(assets::serve))
+}
+
+/// The same with what browsers are told not to do.
+pub fn router() -> Router<Arc<App>> {
+    routes().router.layer(middleware::from_fn(door::harden))
 }

@@ -49,12 +49,13 @@ pub(crate) fn word(status: ApprovalStatus) -> &'static str {
     }
 }
 
-/// Whether somebody may see what was asked for: who decides, and who asks.
+/// Who decides approvals, or asks for them, sees them.
+pub(crate) const LISTING: [&str; 2] = [ApprovalDecide::SCOPE, ApprovalRequest::SCOPE];
+
 pub(crate) fn may_list(caller: &Principal) -> Result<(), CallError> {
-    let scopes = [ApprovalDecide::SCOPE, ApprovalRequest::SCOPE];
-    match scopes.iter().any(|scope| caller.may(scope)) {
+    match LISTING.iter().any(|scope| caller.may(scope)) {
         true => Ok(()),
-        false => Err(CallError::MissingScope { scope: scopes[0].into() }),
+        false => Err(CallError::MissingScope { scope: LISTING[0].into() }),
     }
 }
 
@@ -112,6 +113,7 @@ impl Tool for ApprovalRequest {
     const IDEMPOTENT: bool = false;
     // With the feature off the answer is `feature_disabled`, with or without a budget.
     const JUDGED_LATE: &'static [&'static str] = &["token_budget"];
+    const SWITCH: Option<flag::Definition> = Some(flag::APPROVAL_QUEUE);
     type Output = ApprovalRequested;
 
     fn example() -> Value {
@@ -217,6 +219,7 @@ impl Tool for ApprovalDecide {
     const EFFECT: Effect = Effect::Destructive;
     const GROUP: &'static str = group::APPROVALS;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::APPROVAL_QUEUE);
     type Output = ApprovalDecided;
 
     fn example() -> Value {

@@ -45,6 +45,8 @@ struct World {
     proposals: Vec<(u64, String)>,
     /// Every read that reached a node, and whether a stale answer was enough.
     reads: Vec<(u64, bool)>,
+    /// The names of all queries that were asked.
+    queries: Vec<&'static str>,
     /// Events up to here are gone.
     forgotten: u64,
 }
@@ -79,6 +81,7 @@ impl Fake {
             faults: BTreeMap::new(),
             proposals: Vec::new(),
             reads: Vec::new(),
+            queries: Vec::new(),
             forgotten: 0,
         };
         let signer = Signer::from_hex(RECEIPT_KEY_HEX, "fake").unwrap();
@@ -136,6 +139,10 @@ impl Fake {
         std::mem::take(&mut self.world.lock().unwrap().reads)
     }
 
+    pub fn queries(&self) -> Vec<&'static str> {
+        self.world.lock().unwrap().queries.clone()
+    }
+
     /// The events so far are gone, for who watches from before this on; answers the revision.
     pub fn forget_events(&self) -> u64 {
         let mut world = self.world.lock().unwrap();
@@ -163,7 +170,8 @@ impl Fake {
 
     fn ask(&self, caller: Principal, query: Query) -> (u64, Result<Vec<u8>, quorate_domain::Refusal>) {
         self.apply(Body::Tick {});
-        let world = self.world.lock().unwrap();
+        let mut world = self.world.lock().unwrap();
+        world.queries.push(query.name());
         let view = Overlay::with_writes(&Nothing, world.writes.clone());
         let clock = Clock::read(&view).unwrap();
         let sign = Signer::of(&query);
