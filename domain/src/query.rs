@@ -107,6 +107,10 @@ queries! {
     GetSources(corpus::GetSources) -> corpus::Sources,
     ListCorpus(corpus::ListCorpus) -> corpus::CorpusItems,
     SearchCorpus(corpus::SearchCorpus) -> corpus::CorpusItems,
+    ListWaiters(punchcard::ListWaiters) -> punchcard::Waiters,
+    ListReceipts(receipt::ListReceipts) -> receipt::Receipts,
+    ListPassports(identity::ListPassports) -> identity::Passports,
+    ListTokens(identity::ListTokens) -> identity::Tokens,
     GetIntent(session_plan::GetIntent) -> session_plan::DeclaredIntent,
     FindReuse(graph::feature::FindReuse) -> graph::feature::ReuseFound,
 }

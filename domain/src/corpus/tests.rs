@@ -148,7 +148,15 @@ fn only_a_connector_with_a_live_card_writes_and_it_learns_which_parents_are_miss
     world.call("0s", connector("gateway-1"), Some(token), out).unwrap();
     take(&mut world, "gateway-2").unwrap();
     told += &format!("{}\n", world.call("0s", connector("gateway-1"), Some(token), write).unwrap_err());
-    check(&told, expect![[r#""#]]);
+    check(
+        &told,
+        expect![[r#"
+        the corpus is written by connectors only
+        a connector writes under its card, and this names none
+        fencing token 1 is not that of a live card of `gateway-2`
+        fencing token 1 is not that of a live card of `gateway-1`
+    "#]],
+    );
 }
 
 fn check(told: &str, expected: Expect) {
