@@ -133,6 +133,18 @@ class Corpus(unittest.TestCase):
         times = {f"github::{REPO}::commit/{commit['sha']}": commit["commit"]["committer"]["date"] for commit in self.github.commits}
         listed = self.all("github_recent_commits", repo=REPO)
         self.assertEqual([times[entity] for entity in listed], sorted(times.values(), reverse=True))
+        documented = {
+            "commit": {"sha", "message", "author_name", "author_login", "committed_at", "parents", "html_url"},
+            "pr": {"title", "state", "author_login", "head_sha", "base_branch", "body", "html_url"},
+            "issue": {"title", "state", "labels", "body", "html_url"},
+            "comment": {"author_login", "body", "posted_at", "parent_number", "html_url"},
+        }
+        lists = [("github_recent_commits", {"repo": REPO}), ("github_open_prs", {"repo": REPO}), ("github_open_issues", {"repo": REPO}),
+                 ("github_comments_since", {}), ("github_search", {"query": "receipt"})]
+        for tool, arguments in lists:
+            for fact in self.client().ok(tool, **arguments)["facts"]:
+                kind = fact["entity"].rsplit("::", 1)[1].split("/")[0]
+                self.assertEqual(documented[kind] - set(json.loads(fact["value"])), set(), fact)
         comments = self.all("github_comments_since")
         self.assertEqual(comments[0], f"github::{REPO}::comment/review-1")
         self.assertEqual(sorted(comments[1:]), sorted(f"github::{REPO}::comment/{n}" for n in range(1, 12)))
