@@ -67,6 +67,8 @@ class Repositories(unittest.TestCase):
                                         "src/http.rs::create - Answers requests.\n"
                                         "└── src/store.rs::insert - Keeps projects. SECRET-IN-THE-SOURCE\n"
                                         "2 files, 1 deep, 0 branches cut off\n\n")
+        text = mate.call("get_workspace_storyline", {"endpoint": "POST /v1/projects", "repo_id": "projects-api"}).text
+        self.assertEqual(text, shown["tree"])
         graph = mate.ok("get_workspace_storyline", format="json", repo_id="projects-api")
         self.assertEqual(sorted(file["p"] for file in graph["files"]), ["src/http.rs", "src/lib.rs", "src/store.rs"])
         paths = {file["i"]: file["p"] for file in graph["files"]}
