@@ -1150,9 +1150,9 @@ async fn every_answer_fits_its_schema() {
         json!({ "slug": "search", "milestone": "M1", "status": "skipped", "commit_sha": "0", "token_budget": 1, "artifacts": ["a"] });
     run(&a(), "execplan_gate", gate).await;
     run(&a(), "update_status", json!({})).await;
-    let registered = json!({ "tenant_id": "acme", "repo_id": "api", "clone_url": "https://example.org/acme/api.git" });
+    let registered = json!({ "tenant_id": "default", "repo_id": "api", "clone_url": "https://example.org/acme/api.git" });
     run(&a(), "register_repo", registered).await;
-    run(&a(), "list_repos", json!({ "tenant_id": "acme" })).await;
+    run(&a(), "list_repos", json!({ "tenant_id": "default" })).await;
     world.scanned("api").await;
     let tree = run(&b(), "get_workspace_storyline", json!({ "include_tests": true })).await;
     assert_eq!(tree["tree"], "GET /a  list\nsrc/http.rs::list - Answers.\n1 files, 0 deep, 0 branches cut off\n\n");
