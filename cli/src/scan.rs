@@ -127,10 +127,8 @@ impl Scan {
     }
 
     async fn register(&self, repo: &str, place: &str) -> Result<(), Failure> {
-        let me = tool::call(&self.door, "crux", "get_agent_identity", &Map::new()).await?;
-        let tenant = me["tenant_id"].as_str().unwrap_or_default();
-        let arguments = json!({ "tenant_id": tenant, "repo_id": repo, "root_path": place });
-        let Value::Object(arguments) = arguments else { unreachable!("it is an object") };
+        let named = [("tenant_id", "local"), ("repo_id", repo), ("root_path", place)];
+        let arguments: Map<String, Value> = named.map(|(name, value)| (name.into(), value.into())).into_iter().collect();
         tool::call(&self.door, "crux", "register_repo", &arguments).await.map(|_| ())
     }
 }

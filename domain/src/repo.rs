@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::cursor::Cursors;
 use crate::event;
-use crate::identity::{check_name, check_tenant};
+use crate::identity::{check_name, check_named_tenant};
 use crate::key::Key;
 use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, REPO_LANGUAGES_MAX, REPO_SLUG_BYTES_MAX};
 use crate::query;
@@ -86,7 +86,7 @@ pub fn slug(place: &str) -> Option<String> {
 /// Registers a repository, or changes what is said of one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RegisterRepo {
-    /// A claim: must be the caller's tenant.
+    /// A claim: must be the caller's tenant, or `local`.
     pub tenant_id: String,
     /// Made of path or URL when absent; then it has to be free.
     pub repo_id: Option<String>,
@@ -99,7 +99,7 @@ pub struct RegisterRepo {
 impl RegisterRepo {
     fn check(&self, at: &Stamp) -> Option<Refusal> {
         let languages = self.languages.len() as u64;
-        check_tenant(&at.caller, Some(&self.tenant_id))
+        check_named_tenant(&at.caller, &self.tenant_id)
             .or_else(|| self.repo_id.as_deref().and_then(|id| check_name("repo_id", id)))
             .or_else(|| self.root_path.as_deref().and_then(|path| check_name("root_path", path)))
             .or_else(|| {
@@ -177,7 +177,7 @@ fn check_no_password(url: &str) -> Option<Refusal> {
 /// The repositories of the caller's tenant, by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ListRepos {
-    /// A claim: must be the caller's tenant.
+    /// A claim: must be the caller's tenant, or `local`.
     pub tenant_id: String,
     pub limit: u64,
     pub cursor: Option<String>,
@@ -191,7 +191,7 @@ pub struct Repos {
 
 impl ListRepos {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Repos> {
-        if let Some(refusal) = check_tenant(&at.caller, Some(&self.tenant_id)) {
+        if let Some(refusal) = check_named_tenant(&at.caller, &self.tenant_id) {
             return Ok(Err(refusal));
         }
         let cursors = Cursors::of("repositories", &at.caller, &());

@@ -1152,7 +1152,7 @@ async fn every_answer_fits_its_schema() {
     run(&a(), "update_status", json!({})).await;
     let registered = json!({ "tenant_id": "default", "repo_id": "api", "clone_url": "https://example.org/acme/api.git" });
     run(&a(), "register_repo", registered).await;
-    run(&a(), "list_repos", json!({ "tenant_id": "default" })).await;
+    run(&a(), "list_repos", json!({ "tenant_id": "local" })).await;
     world.scanned("api").await;
     let tree = run(&b(), "get_workspace_storyline", json!({ "include_tests": true })).await;
     assert_eq!(tree["tree"], "GET /a  list\nsrc/http.rs::list - Answers.\n1 files, 0 deep, 0 branches cut off\n\n");

@@ -296,7 +296,7 @@ fn line(node: &Node) -> String {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegisterRepo {
-    /// Your tenant; another one is refused.
+    /// Your tenant, or `local` for the same; another one is refused.
     tenant_id: String,
     /// Its name in your team; made of the path or URL when absent.
     repo_id: Option<String>,
@@ -389,7 +389,7 @@ impl Tool for RegisterRepo {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListRepos {
-    /// Your tenant; another one is refused.
+    /// Your tenant, or `local` for the same; another one is refused.
     tenant_id: String,
     /// Rows of this page: 50 when absent, at most 1,000. Fewer come when they fill a reply.
     #[schemars(range(min = 1, max = 1_000))]
