@@ -17,7 +17,7 @@ enum Reserved {
     DaemonOwned,
 }
 
-const AGENT: &str = "__agent::";
+pub(super) const AGENT: &str = "__agent::";
 
 /// Every reserved beginning. Others with the same look, such as `__ops::`, are open to clients.
 const RESERVED: [(&str, Reserved); 13] = [
@@ -50,10 +50,15 @@ pub(super) fn off_panel(owner: &str, entity: &str) -> Option<&'static str> {
     if owner == EVERYONE { reserved.into_iter().find(|prefix| entity.starts_with(prefix)) } else { Some(AGENT) }
 }
 
+/// The beginning for which a scoped forgetting leaves facts of this entity alone, whoever owns them.
+pub(super) fn kept_from_forgetting(entity: &str) -> Option<&'static str> {
+    RESERVED.iter().map(|(prefix, _)| *prefix).chain(OPERATIONS).find(|prefix| entity.starts_with(prefix))
+}
+
 /// The owner of facts that the whole tenant sees. No passport has this name.
 pub(crate) const EVERYONE: &str = "";
 
-fn own_prefix(caller: &Principal) -> String {
+pub(super) fn own_prefix(caller: &Principal) -> String {
     format!("{AGENT}{}::", caller.passport)
 }
 

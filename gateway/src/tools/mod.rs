@@ -11,6 +11,7 @@ pub mod decisions;
 pub mod exports;
 pub mod facts;
 pub mod features;
+pub mod forget;
 pub mod freshness;
 pub mod graph;
 pub mod handoffs;
@@ -34,6 +35,9 @@ pub fn crux() -> Catalog {
         .with::<facts::ListEntities>()
         .with::<facts::FactHistory>()
         .with::<attest::OutputAttest>()
+        .with::<forget::MemoryForget>()
+        .with::<forget::MemoryForgetDryRun>()
+        .with::<forget::MemoryForgetUndo>()
         .with::<memory::MemoryView>()
         .with::<memory::MemoryEdit>()
         .with::<memory::MemoryPin>()
