@@ -1,4 +1,5 @@
 """Forgetting as its users rely on it: out of reach at once, back while the window is open, and then gone from every disk."""
+import contextlib
 import json
 import pathlib
 import subprocess
@@ -17,9 +18,14 @@ SCOPE = {"type": "entity_prefix", "value": "scratch:"}
 
 
 def files_with(folder, text):
-    """Every file below a folder that holds the bytes of a text."""
-    needle = text.encode()
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and needle in path.read_bytes())
+    """Every file below a folder that holds the bytes of a text: as they are, or as the list of numbers that answers are stored as."""
+    needles = text.encode(), bytes(part for byte in text.encode() for part in (0x18, byte))
+    found = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file() and any(needle in path.read_bytes() for needle in needles):
+                found.append(str(path.relative_to(folder)))
+    return sorted(found)
 
 
 class Forget(unittest.TestCase):
