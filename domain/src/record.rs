@@ -103,6 +103,9 @@ pub enum Kind {
     ForgottenFact = 181,
     ForgettingByDeadline = 182,
     ErasureDue = 183,
+    // Records
+    SessionPlan = 190,
+    TurnUse = 191,
 }
 
 /// The tenant name under which cluster-wide state lives. It can't be a tenant: names are not empty.
