@@ -287,6 +287,28 @@ fn the_window_ends_on_the_lease_clock_or_by_an_operator() {
     );
 }
 
+#[test]
+fn a_forgetting_has_a_receipt_of_hashes_that_names_who_asked() {
+    let mut facts = Facts::new();
+    let stored = facts.store("mara", fact("a", "k", "one")).unwrap();
+    let forget = |reason: &str| ForgetFacts {
+        scope: scope("entity_prefix", "a"),
+        reason: reason.into(),
+        tenant_id: None,
+        token_budget: None,
+        cursor: None,
+    };
+    let refused = facts.call("jon", forget("  ")).unwrap_err();
+    assert_eq!(refused.to_string(), "`reason` must not be empty: it stands in the receipt, for who asks later");
+    let done = facts.call("jon", forget("a trial")).unwrap();
+    let proof = facts.ask("mara", GetReceipt { receipt_id: done.receipt_id.clone(), tenant_id: None }).unwrap();
+    assert_eq!((proof.signer_passport.as_deref(), &proof.faults, Some(&proof.body)), (Some("jon"), &Vec::new(), done.body.as_ref()));
+    assert_eq!(proof.body_hash, done.body_hash);
+    let body: serde_json::Value = ciborium::from_reader(proof.body.as_slice()).unwrap();
+    expect![[r#"{"facts_affected":[{"entity":"a","fact_id":"f_0","key":"k","pre_forget_value_hash_hex":"d33fb48ab5adff269ae172b29a6913ff04f6f266207a7a8e976f2ecd571d4492"}],"initiated_at":"2030-03-17T17:46:40.000Z","passport_id":"jon","reason":"a trial","receipt_id":"r_0","recovery_window_ends_at":"2030-03-24T17:46:40.000Z","schema":"cuecrux.receipt.forget.v1","scope":{"type":"entity_prefix","value":"a"},"tenant_id":"acme"}"#]]
+        .assert_eq(&body.to_string().replace(&stored.fact_id, "f_0").replace(&done.receipt_id, "r_0"));
+}
+
 /// The tables of which any byte, of keys or values, is of a text.
 fn holds(facts: &Facts, text: &str) -> Vec<&'static str> {
     // An answer is stored as a list of numbers, each of which has a byte before it.
