@@ -103,6 +103,7 @@ pub enum Kind {
     ForgottenFact = 181,
     ForgettingByDeadline = 182,
     ErasureDue = 183,
+    TokenByPassport = 230,
     // Records
     SessionPlan = 190,
     TurnUse = 191,
