@@ -27,6 +27,7 @@ mod purge;
 mod receipt;
 mod restore;
 mod run;
+mod scan;
 mod scrub;
 mod status;
 mod token;
@@ -114,6 +115,8 @@ enum Verb {
     /// Call any tool from the shell
     #[command(subcommand)]
     Tool(tool::Tool),
+    /// Scan a repository, and tell the cluster which endpoint calls what
+    Scan(scan::Scan),
     /// See what waits for a decision, what became of it, and decide
     #[command(subcommand)]
     Approve(approve::Approve),
@@ -177,6 +180,7 @@ fn main() -> std::process::ExitCode {
             Verb::Receipt(verb) => (verb.json(), verb.run().await),
             Verb::Verify(verb) => (verb.json, verb.run()),
             Verb::Tool(verb) => (verb.json(), verb.run().await),
+            Verb::Scan(verb) => (verb.json(), verb.run().await),
             Verb::Approve(verb) => (verb.json(), verb.run().await),
             Verb::Mcp(verb) => (false, verb.run().await),
             Verb::Completions { shell } => {

@@ -195,6 +195,14 @@ pub async fn fetch(door: &Door, path: &str, query: &[(&str, String)]) -> Result<
     good(send(client.get(format!("{url}{path}")).query(query), token).await?)
 }
 
+/// Sends JSON to a path of the gateway, and answers with the JSON that comes back.
+pub async fn post(door: &Door, path: &[&str], body: &Value) -> Result<Value, Failure> {
+    let (client, base, token) = door.open()?;
+    let mut url = reqwest::Url::parse(&base).map_err(|error| Failure::usage(format!("--url {base}: {error}")))?;
+    url.path_segments_mut().map_err(|()| Failure::usage(format!("--url {base} is no HTTP address")))?.pop_if_empty().extend(path);
+    good(send(client.post(url).json(body), token).await?)
+}
+
 /// The answer, or the failure that it tells.
 fn good((status, answer): (u16, Value)) -> Result<Value, Failure> {
     if (200..300).contains(&status) { Ok(answer) } else { Err(refused(status, &answer)) }

@@ -8,8 +8,8 @@ use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
-    acknowledgement, approval, attestation, client, codec, config_audit, constraint, coord, decision, execplan, fact, flag, graph, handoff,
-    identity, key_ring, observation, orchestrator, passport, punchcard, session, session_plan, usage, work,
+    acknowledgement, approval, attestation, client, codec, config_audit, constraint, coord, corpus, decision, execplan, fact, flag, graph,
+    handoff, identity, key_ring, observation, orchestrator, passport, punchcard, repo, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -104,6 +104,11 @@ commands! {
     AttachMember(orchestrator::AttachMember) -> orchestrator::OrchestratorView,
     DetachMember(orchestrator::DetachMember) -> orchestrator::OrchestratorView,
     AddUsage(usage::AddUsage) -> usage::UsageAdded,
+    RegisterRepo(repo::RegisterRepo) -> repo::Repo,
+    PutScanParts(repo::scan::PutScanParts) -> repo::scan::ScanPartsPut,
+    FinishScan(repo::scan::FinishScan) -> repo::scan::ScanFinished,
+    PutCorpus(corpus::PutCorpus) -> corpus::CorpusPut,
+    HintSource(corpus::HintSource) -> corpus::SourceHinted,
     OpenPlan(session_plan::OpenPlan) -> session_plan::PlanOpened,
     AcknowledgeUse(acknowledgement::AcknowledgeUse) -> acknowledgement::UseAcknowledged,
     PassGate(execplan::PassGate) -> execplan::GatePassed,

@@ -103,6 +103,11 @@ pub(crate) fn check_tenant(caller: &Principal, claim: Option<&str>) -> Option<Re
     Some(check_name("tenant_id", claim).unwrap_or_else(|| Refusal::not_found("tenant", claim)))
 }
 
+/// The same where a tenant has to be named: `local` is whoever's it is who asks.
+pub(crate) fn check_named_tenant(caller: &Principal, claim: &str) -> Option<Refusal> {
+    check_tenant(caller, Some(claim).filter(|claim| *claim != "local"))
+}
+
 /// Refuses a name in the arguments that claims to be the caller and is not.
 pub(crate) fn check_self(caller: &Principal, field: &str, claim: &str) -> Option<Refusal> {
     let problem = || format!("`{field}` is not the caller, who is `{}`", caller.passport);

@@ -7,8 +7,8 @@
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`observation`], [`session`], [`identity`],
 //! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`], [`session_plan`],
-//! [`acknowledgement`]. [`command`] and [`query`] are the two lists that everything else in the product goes through; [`refusal`]
-//! is every way to say no; [`lineage`] is what a restore does to a state.
+//! [`acknowledgement`], [`repo`], [`corpus`]. [`command`] and [`query`] are the two lists that everything else in the product goes
+//! through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state.
 
 pub mod acknowledgement;
 pub(crate) mod action;
@@ -19,6 +19,7 @@ pub mod command;
 pub mod config_audit;
 pub mod constraint;
 pub mod coord;
+pub mod corpus;
 pub(crate) mod cursor;
 mod deadline;
 pub mod decision;
@@ -44,6 +45,7 @@ pub mod query;
 pub mod receipt;
 pub mod record;
 pub mod refusal;
+pub mod repo;
 pub mod resource;
 pub mod session;
 pub mod session_plan;

@@ -125,6 +125,33 @@ pub const WORK_BODY_BYTES_MAX: usize = 16 * 1024;
 /// A whole item, or a comment, as JSON: it fits a reply by itself.
 pub const WORK_JSON_BYTES_MAX: usize = 28 * 1024;
 
+/// Languages that a repository is said to have, and a name that is made of its path.
+pub const REPO_LANGUAGES_MAX: usize = 32;
+pub const REPO_SLUG_BYTES_MAX: usize = 64;
+/// Parts of a scan: files and routes, what one holds, how many one call stores, and how many are kept of one repository.
+pub const SCAN_FILE_PARTS_MAX: usize = 1_024;
+pub const SCAN_ROUTE_PARTS_MAX: usize = 64;
+pub const SCAN_PART_ROWS_MAX: usize = 4_096;
+pub const SCAN_PART_BYTES_MAX: usize = 256 * 1024;
+pub const SCAN_PARTS_PER_CALL_MAX: usize = 64;
+pub const SCAN_PARTS_STORED_MAX: usize = if cfg!(test) { 8 } else { 4_096 };
+/// A story: how deep it goes, files in it, names of one line, and what it takes of a reply.
+pub const STORY_DEPTH_MAX: u64 = 5;
+pub const STORY_NODES_MAX: usize = if cfg!(test) { 12 } else { 200 };
+pub const STORY_SYMBOLS_MAX: usize = 5;
+pub const STORY_BYTES_MAX: usize = 20 * 1024;
+/// A file with its calls, in one row of a reply; calls beyond it are counted.
+pub const STORY_FILE_BYTES_MAX: usize = 16 * 1024;
+
+/// Repositories that a connector reads, and items that it tells in one call.
+pub const CORPUS_SOURCES_MAX: usize = 200;
+pub const CORPUS_ITEMS_PER_CALL_MAX: usize = 100;
+/// What one item holds: its value, labels or parents, and words that it is found by.
+pub const CORPUS_VALUE_BYTES_MAX: usize = 12 * 1024;
+pub const CORPUS_LABELS_MAX: usize = 100;
+pub const CORPUS_WORDS_MAX: usize = 128;
+pub const CORPUS_WORD_BYTES_MAX: usize = 64;
+
 /// Passports whose usage one addition tells.
 pub const USAGE_ROWS_MAX: usize = 100;
 

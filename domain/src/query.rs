@@ -7,8 +7,8 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
-    approval, client, codec, config_audit, constraint, coord, fact, flag, graph, identity, key_ring, observation, orchestrator, punchcard,
-    receipt, session, session_plan, usage, work,
+    approval, client, codec, config_audit, constraint, coord, corpus, fact, flag, graph, identity, key_ring, observation, orchestrator,
+    punchcard, receipt, repo, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -102,6 +102,13 @@ queries! {
     FindFeatureFiles(graph::feature::FindFeatureFiles) -> graph::feature::FeatureFilesFound,
     ListOrchestrators(orchestrator::ListOrchestrators) -> orchestrator::Orchestrators,
     GetUsage(usage::GetUsage) -> usage::Usage,
+    ListRepos(repo::ListRepos) -> repo::Repos,
+    MissingParts(repo::scan::MissingParts) -> repo::scan::PartsMissing,
+    ShowStoryline(repo::storyline::ShowStoryline) -> repo::storyline::Stories,
+    ListStoryline(repo::storyline::ListStoryline) -> repo::storyline::StorylineGraph,
+    GetSources(corpus::GetSources) -> corpus::Sources,
+    ListCorpus(corpus::ListCorpus) -> corpus::CorpusItems,
+    SearchCorpus(corpus::SearchCorpus) -> corpus::CorpusItems,
     ListWaiters(punchcard::ListWaiters) -> punchcard::Waiters,
     ListReceipts(receipt::ListReceipts) -> receipt::Receipts,
     ListPassports(identity::ListPassports) -> identity::Passports,

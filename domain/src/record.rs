@@ -107,6 +107,17 @@ pub enum Kind {
     // Records
     SessionPlan = 190,
     TurnUse = 191,
+    // Repositories: records and, among them, the index of stored parts
+    Repo = 200,
+    RepoScan = 201,
+    ScanPart = 202,
+    ScanPartStored = 203,
+    LatestScan = 204,
+    // The corpus: records, then its orders and words
+    CorpusItem = 205,
+    CorpusSource = 206,
+    CorpusOrder = 207,
+    CorpusWord = 208,
 }
 
 /// The tenant name under which cluster-wide state lives. It can't be a tenant: names are not empty.

@@ -10,6 +10,7 @@ use quorate_domain::identity::key_fingerprint;
 use quorate_link::Files;
 use serde::{Deserialize, Serialize};
 
+use crate::github::settings::GitHub;
 use crate::update::Source;
 
 /// Configuration of one gateway.
@@ -53,6 +54,29 @@ pub struct Config {
     /// Folder for audit exports, made when it is missing; none by default, and then `audit_export_bundle` is refused. Whoever reads
     /// it reads the team's facts, so files are their owner's alone.
     pub audit_export_dir: Option<PathBuf>,
+    /// Folders whose repositories `register_repo` scans here, at once; none by default, and then `quorate scan` does it where the
+    /// code is. Callers learn the names of files and functions below them.
+    pub scan_roots: Vec<PathBuf>,
+    /// Repositories on GitHub, `owner/name` each, whose commits, pull requests, issues and comments are read into the corpus; none
+    /// by default. Set alike on several gateways, one of them reads.
+    pub github_repositories: Vec<String>,
+    /// The tenant whose corpus they are read into. Everybody in it can read them, private ones too.
+    pub github_tenant: Option<String>,
+    /// Base URL of the REST API; `https://api.github.com` by default. Nothing else is asked.
+    pub github_url: String,
+    /// File with the token to read with. None: public repositories, sixty requests an hour.
+    pub github_token_file: Option<PathBuf>,
+    /// File with the secret of webhooks to `/v1/integrations/github/webhook`. None: they are refused, and what is new is found when
+    /// it is looked for.
+    pub github_webhook_secret_file: Option<PathBuf>,
+    /// How often what is new is looked for, in ms; 60,000 by default, 1,000 to 86,400,000. What has not changed costs no part of
+    /// the rate limit.
+    pub github_poll_ms: u64,
+    /// How far back the first reading goes, in days; 90 by default, 1 to 3,650.
+    pub github_history_days: u64,
+    /// Repositories on this machine as sources of commits, `owner/name=/path/to/repository.git` each; none by default. All gateways
+    /// that are set up to read need them. They are read with `git`.
+    pub git_repositories: Vec<String>,
     /// A clone of this program's source on the gateway's machine, which `update_status` compares the running program with; none
     /// by default. It is only read, with `git`, and never brought up to date from here.
     pub update_checkout: Option<PathBuf>,
@@ -100,6 +124,15 @@ impl Default for Config {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             audit_export_dir: None,
+            scan_roots: Vec::new(),
+            github_repositories: Vec::new(),
+            github_tenant: None,
+            github_url: "https://api.github.com".into(),
+            github_token_file: None,
+            github_webhook_secret_file: None,
+            github_poll_ms: 60_000,
+            github_history_days: 90,
+            git_repositories: Vec::new(),
             update_checkout: None,
             update_ref: "origin/main".into(),
             call_deadline_ms: 25_000,
@@ -139,6 +172,9 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     pub allowed_origins: Vec<String>,
     pub audit_export_dir: Option<PathBuf>,
+    /// As they are without links.
+    pub scan_roots: Vec<PathBuf>,
+    pub github: Option<GitHub>,
     pub update_source: Option<Source>,
     pub call_deadline: Duration,
     pub calls_max: usize,
@@ -159,6 +195,7 @@ pub struct Patience {
 impl Config {
     pub fn check(self) -> Result<Settings, ConfigError> {
         let wrong = |field, problem: String| Err(ConfigError { field, problem });
+        let github = GitHub::of(&self)?;
         let Ok(listen) = self.listen.parse::<SocketAddr>() else {
             return wrong("listen", format!("is no address such as 127.0.0.1:7400: `{}`", self.listen));
         };
@@ -192,6 +229,14 @@ impl Config {
             Ok(folder) => folder,
             Err(error) => return wrong("audit_export_dir", format!("names no folder: {error}")),
         };
+        let mut scan_roots = Vec::new();
+        for root in &self.scan_roots {
+            match root.canonicalize() {
+                Ok(root) if root.is_dir() => scan_roots.push(root),
+                Ok(_) => return wrong("scan_roots", format!("names what is no folder: {}", root.display())),
+                Err(error) => return wrong("scan_roots", format!("names a folder that can't be read, {}: {error}", root.display())),
+            }
+        }
         if self.update_ref.is_empty() || self.update_ref.chars().any(|letter| letter.is_control() || letter.is_whitespace()) {
             return wrong("update_ref", format!("is no reference such as origin/main: `{}`", self.update_ref));
         }
@@ -229,6 +274,8 @@ impl Config {
             allowed_hosts: self.allowed_hosts,
             allowed_origins: self.allowed_origins,
             audit_export_dir,
+            scan_roots,
+            github,
             update_source,
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,

@@ -18,10 +18,10 @@ use crate::call::{CallContext, CallError};
 use crate::edge::{self, BodyError};
 use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
-use crate::proofs;
 use crate::server::App;
 use crate::tools::approvals::{may_list, word};
 use crate::tools::observations::{self, Told};
+use crate::{proofs, scans};
 
 /// Where the log stood.
 pub const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
@@ -335,7 +335,7 @@ pub fn openapi(app: &App) -> Value {
             "default": failure,
         },
     } });
-    for (path, operation) in proofs::openapi(&failure).into_iter().chain(observations::openapi(&failure)) {
+    for (path, operation) in proofs::openapi(&failure).into_iter().chain(observations::openapi(&failure)).chain(scans::openapi(&failure)) {
         paths[path] = operation;
     }
     for entry in app.tools.entries() {

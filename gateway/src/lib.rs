@@ -7,8 +7,8 @@
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
 //! [`mcp`], [`http`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
 //! reaches the leader), [`events`] and [`sse`] (what a change sets off), [`auth`] and [`session`] (who is calling), [`keys`] (who
-//! signs), [`hook`] (the edit guard), `console` (the pages for people), [`routes`] and [`egress`] (what is let in and out),
-//! [`surface`] and [`profile`] (what is listed), [`update`], [`docs`], [`metrics`].
+//! signs), [`hook`] (the edit guard), `console` (the pages for people), [`scans`] and [`github`] (connectors to what lies outside),
+//! [`routes`] and [`egress`] (what is let in and out), [`surface`] and [`profile`] (what is listed), [`update`], [`docs`], [`metrics`].
 
 pub mod auth;
 pub mod call;
@@ -21,6 +21,7 @@ pub mod docs;
 pub mod edge;
 pub mod egress;
 pub mod events;
+pub mod github;
 pub mod hook;
 pub mod http;
 pub mod keys;
@@ -31,6 +32,7 @@ pub mod profile;
 pub mod proofs;
 pub mod registry;
 pub mod routes;
+pub mod scans;
 pub mod schema;
 pub mod server;
 pub mod session;

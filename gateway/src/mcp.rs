@@ -1004,7 +1004,7 @@ fn succeeded(answer: &Answer, stateless: bool) -> String {
         return finish(format!("{{\"content\":{content}"), stateless);
     }
     let facts = &answer.facts;
-    let text = Value::from(facts.as_str());
+    let text = Value::from(answer.text.as_ref().unwrap_or(facts).as_str());
     let mut result = format!("{{\"content\":[{{\"type\":\"text\",\"text\":{text}}}],\"structuredContent\":{facts}");
     if let Some(revision) = answer.revision {
         result.push_str(&format!(",\"_meta\":{{\"{META_REVISION}\":{revision}}}"));

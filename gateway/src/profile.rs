@@ -130,7 +130,7 @@ impl Tool for CallTool {
         };
         let answer = entry.call(Value::Object(self.arguments.unwrap_or_default()), ctx.clone(), cluster).await?;
         let facts = serde_json::from_str(&answer.facts).map_err(|error| CallError::Fault { detail: error.to_string() })?;
-        Ok(Reply { facts, revision: answer.revision })
+        Ok(Reply { facts, revision: answer.revision, text: answer.text })
     }
 }
 

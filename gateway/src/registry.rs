@@ -64,16 +64,22 @@ pub trait Tool: DeserializeOwned + JsonSchema + Send + 'static {
 pub struct Reply<T> {
     pub facts: T,
     pub revision: Option<Revision>,
+    /// For a reader, in place of the facts as JSON.
+    pub text: Option<String>,
 }
 
 impl<T> Reply<T> {
     pub fn at(revision: Revision, facts: T) -> Self {
-        Self { facts, revision: Some(revision) }
+        Self { facts, revision: Some(revision), text: None }
     }
 
     /// For what was not read from the cluster.
     pub fn local(facts: T) -> Self {
-        Self { facts, revision: None }
+        Self { facts, revision: None, text: None }
+    }
+
+    pub fn with_text(self, text: Option<String>) -> Self {
+        Self { text, ..self }
     }
 }
 
@@ -82,6 +88,8 @@ impl<T> Reply<T> {
 pub struct Answer {
     pub facts: String,
     pub revision: Option<Revision>,
+    /// What a reader is shown in place of the facts.
+    pub text: Option<String>,
     /// Content blocks in JSON, of a tool that answers with such in place of facts.
     pub content: Option<String>,
 }
@@ -180,7 +188,7 @@ impl Entry {
                     })?;
                     let reply = tool.call(&ctx, &cluster).await?;
                     let facts = serde_json::to_string(&reply.facts).map_err(|error| CallError::Fault { detail: error.to_string() })?;
-                    Ok(Answer { facts, revision: reply.revision, content: None })
+                    Ok(Answer { facts, revision: reply.revision, text: reply.text, content: None })
                 })
             }),
         }
@@ -218,7 +226,7 @@ impl Entry {
             run: Box::new(move |arguments, ctx, _| {
                 Box::pin(async move {
                     let content = run(arguments, ctx).await?;
-                    Ok(Answer { facts: String::new(), revision: None, content: Some(Value::Array(content).to_string()) })
+                    Ok(Answer { facts: String::new(), revision: None, text: None, content: Some(Value::Array(content).to_string()) })
                 })
             }),
         }

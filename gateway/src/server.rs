@@ -26,6 +26,7 @@ use crate::call::{CallContext, CallError};
 use crate::cluster::{Cluster, ConnectError, Consistency};
 use crate::config::{Config, ConfigError, Settings};
 use crate::edge::{self, Doors};
+use crate::github::Connector;
 use crate::keys::PassportKeys;
 use crate::limit::{FLAGS_ASKED_FOR, LIST_CHANGES_WAITING, STANDING_STALE_MS_MAX, STREAMS_MAX};
 use crate::mcp::live::Live;
@@ -35,13 +36,14 @@ use crate::mcp::{ListChange, Listing};
 use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
 use crate::routes::{Access, Route, Routes};
+use crate::scans::{self, Scans};
 use crate::session::Sessions;
 use crate::surface;
 use crate::tools::hardening::Posture;
 use crate::tools::observations::Batch;
 use crate::update::Updates;
 use crate::usage::{self, Meter};
-use crate::{conformance, connection, console, events, hook, http, mcp, metrics, proofs, tools};
+use crate::{conformance, connection, console, events, github, hook, http, mcp, metrics, proofs, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -57,6 +59,7 @@ pub struct Services {
     /// Says which list has changed. Those of the product change with the program alone.
     pub list_changes: broadcast::Sender<ListChange>,
     pub meter: Meter,
+    pub scans: Scans,
     /// The addresses that it serves, with their gates.
     pub routes: Vec<Route>,
     pub posture: Posture,
@@ -71,9 +74,10 @@ impl Services {
         let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
         let (index, meter) = (Index::of(&tools), Meter::default());
+        let scans = Scans::new(settings.scan_roots.clone());
         let routes = [open_routes().table, guarded_routes().table, console::routes().table].concat();
         let (posture, updates) = (posture(settings), Updates::new(settings.update_source.clone()));
-        Self { sessions, passport_keys, receipt_keys, index, tools, audit_export_dir, list_changes, meter, routes, posture, updates }
+        Self { sessions, passport_keys, receipt_keys, index, tools, audit_export_dir, list_changes, meter, routes, posture, updates, scans }
     }
 }
 
@@ -113,6 +117,8 @@ pub struct App {
     /// Only with the setting of that name.
     conformance: Option<Arc<Listing>>,
     doors: Doors,
+    /// What reads GitHub, if that is set up.
+    pub github: Option<Arc<Connector>>,
     link: Link,
     front: Option<Arc<Reloading<Front>>>,
     connections: Arc<metrics::Connections>,
@@ -131,6 +137,8 @@ impl App {
         let front = settings.front.clone().map(|(certificate, key)| Front::open(certificate, key)).transpose()?;
         let cluster = Cluster::connect(&settings.nodes, settings.cluster_secret.as_deref(), &link)?;
         let services = Arc::new(Services::new(&settings));
+        let stopping = watch::Sender::new(false);
+        let github = github::start(settings.github.clone(), &cluster, stopping.subscribe());
         let tools = services.tools.clone().and_all(&profile::about_tools());
         let library = Arc::new(resources::library(&tools));
         let prompts = Arc::new(prompts::prompts());
@@ -148,7 +156,8 @@ impl App {
             connections: Arc::default(),
             calls: Semaphore::new(settings.calls_max),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
-            stopping: watch::Sender::new(false),
+            stopping,
+            github,
             live: Arc::default(),
             library,
             tokens: Arc::default(),
@@ -359,6 +368,7 @@ fn guarded_routes() -> Routes<Arc<App>> {
     use Access::{AnyScope, Open, ScopeOfTool, Token};
     const RECEIPTS: Access = AnyScope(&[tools::receipts::SCOPE]);
     const TELLING: Access = AnyScope(&[tools::observations::TELLING]);
+    const SCANNING: Access = AnyScope(&[scans::SCOPE]);
     const GUARD: Access = AnyScope(&[hook::guard::CHECK]);
     Routes::empty()
         .route("/mcp", ScopeOfTool, post(everyday).get(everyday_stream).delete(everyday_end).fallback(only_post))
@@ -375,6 +385,11 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/v1/log/proof/consistency", RECEIPTS, get(log_consistency))
         .route("/v1/sessions/{id}/observations", TELLING, post(observe))
         .route("/v1/sessions/{id}/observations/batch", TELLING, post(observe_batch))
+        .route("/v1/repos/{id}/scan", SCANNING, post(finish_scan).fallback(only_post))
+        .route("/v1/repos/{id}/scan/missing", SCANNING, post(missing_parts).fallback(only_post))
+        .route("/v1/repos/{id}/scan/parts", SCANNING, post(put_parts).fallback(only_post))
+        // Signed, and answers nothing.
+        .route("/v1/integrations/github/webhook", Open, post(github_webhook).fallback(only_post))
         .route("/v1/output/verify", Token, post(verify_output).fallback(only_post))
         .route("/v1/events", AnyScope(&[events::SCOPE]), get(follow_events))
         .route("/v1/guard", GUARD, post(guard).fallback(only_post))
@@ -476,6 +491,22 @@ async fn nowhere() -> Response<Body> {
 
 async fn call_tool(State(app): State<Arc<App>>, Path(tool): Path<String>, request: Request) -> Response<Body> {
     http::call_tool(&app, &tool, request).await
+}
+
+async fn finish_scan(State(app): State<Arc<App>>, Path(repo): Path<String>, request: Request) -> Response<Body> {
+    scans::finish(&app, repo, request).await
+}
+
+async fn missing_parts(State(app): State<Arc<App>>, Path(repo): Path<String>, request: Request) -> Response<Body> {
+    scans::missing(&app, repo, request).await
+}
+
+async fn put_parts(State(app): State<Arc<App>>, Path(repo): Path<String>, request: Request) -> Response<Body> {
+    scans::put(&app, repo, request).await
+}
+
+async fn github_webhook(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    github::webhook::receive(&app, request).await
 }
 
 async fn guard(State(app): State<Arc<App>>, request: Request) -> Response<Body> {

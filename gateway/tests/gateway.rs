@@ -1150,9 +1150,41 @@ async fn every_answer_fits_its_schema() {
         json!({ "slug": "search", "milestone": "M1", "status": "skipped", "commit_sha": "0", "token_budget": 1, "artifacts": ["a"] });
     run(&a(), "execplan_gate", gate).await;
     run(&a(), "update_status", json!({})).await;
+    let registered = json!({ "tenant_id": "default", "repo_id": "api", "clone_url": "https://example.org/acme/api.git" });
+    run(&a(), "register_repo", registered).await;
+    run(&a(), "list_repos", json!({ "tenant_id": "local" })).await;
+    world.scanned("api").await;
+    let tree = run(&b(), "get_workspace_storyline", json!({ "include_tests": true })).await;
+    assert_eq!(tree["tree"], "GET /a  list\nsrc/http.rs::list - Answers.\n1 files, 0 deep, 0 branches cut off\n\n");
+    let graph = run(&b(), "get_workspace_storyline", json!({ "format": "json" })).await;
+    assert_eq!(graph["routes"][0]["chain"][0], graph["files"][0]["i"]);
+    run(&a(), "github_search", json!({ "query": "receipt" })).await;
+    run(&a(), "github_recent_commits", json!({ "repo": "acme/api" })).await;
+    run(&a(), "github_open_prs", json!({ "repo": "acme/api" })).await;
+    run(&a(), "github_open_issues", json!({ "repo": "acme/api", "label": "bug" })).await;
+    run(&a(), "github_comments_since", json!({ "since": "2026-01-31T00:00:00Z" })).await;
 
     let all: std::collections::BTreeSet<&str> = catalog.entries().iter().map(|entry| entry.name).collect();
     assert_eq!(called, all, "every tool was called");
+}
+
+impl World {
+    /// Sends a scan of one file with one route, as `quorate scan` does.
+    async fn scanned(&self, repo: &str) {
+        let file = json!({ "path": "src/http.rs", "package": "api", "module": "http", "doc": "Answers.", "language": "rust", "lines": 3,
+            "functions": 1, "is_test": false, "problem": null, "edges": [], "edges_left_out": 0 });
+        let route = json!({ "method": "GET", "path": "/a", "handler": "list", "file": "src/http.rs", "declared_in": "src/http.rs", "problem": null });
+        let send = async |what: &str, body: Value| {
+            let answer = self.post(&a(), &format!("/v1/repos/{repo}/scan{what}"), &body.to_string()).await;
+            assert_eq!(answer.status, 200, "{what}: {}", answer.text);
+            answer.json()
+        };
+        let put = send("/parts", json!({ "parts": [{ "files": [file] }, { "routes": [route] }] })).await;
+        assert_eq!(send("/missing", json!({ "parts": put["parts"] })).await, json!({ "missing": [] }));
+        let totals = json!({ "files": 1, "lines": 3, "routes": 1, "problems": 0 });
+        let finish = json!({ "file_parts": [put["parts"][0]], "route_parts": [put["parts"][1]], "totals": totals });
+        send("", finish).await;
+    }
 }
 
 // ------------------------------------------------------------------ proofs

@@ -182,6 +182,6 @@ impl Tool for MemoryAcknowledgeUse {
             },
             receipt_ref: Nullable(receipt),
         };
-        Ok(Reply { facts, revision })
+        Ok(Reply { facts, revision, text: None })
     }
 }

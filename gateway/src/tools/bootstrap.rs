@@ -187,7 +187,7 @@ impl Tool for GetBootstrap {
         let done = |facts: Vec<BootstrapFact>, truncated: Option<&str>, next_cursor, revision| {
             let total_tokens = facts.iter().map(BootstrapFact::bytes).sum::<usize>().div_ceil(4) as u64;
             let bootstrap = Bootstrap { facts, total_tokens, truncated: truncated.map(Into::into), next_cursor };
-            Ok(Reply { facts: bootstrap, revision })
+            Ok(Reply { facts: bootstrap, revision, text: None })
         };
         match from {
             Place::BuiltIn(number) => skip = number,

@@ -17,6 +17,7 @@ pub mod facts;
 pub mod features;
 pub mod forget;
 pub mod freshness;
+pub mod github;
 pub mod graph;
 pub mod handoffs;
 pub mod hardening;
@@ -28,6 +29,7 @@ pub mod passports;
 pub mod plan;
 pub mod punchcards;
 pub mod receipts;
+pub mod repos;
 pub mod reuse;
 pub mod sessions;
 pub mod update;
@@ -111,6 +113,14 @@ pub fn crux() -> Catalog {
         .with::<work::StatusFeed>()
         .with::<work::CoordStatus>()
         .with::<work::CoordAnnounce>()
+        .with::<github::GithubSearch>()
+        .with::<github::GithubRecentCommits>()
+        .with::<github::GithubOpenPrs>()
+        .with::<github::GithubOpenIssues>()
+        .with::<github::GithubCommentsSince>()
+        .with::<repos::GetWorkspaceStoryline>()
+        .with::<repos::RegisterRepo>()
+        .with::<repos::ListRepos>()
         .with::<graph::EntityUpsert>()
         .with::<graph::EntityGet>()
         .with::<graph::EntityList>()
@@ -158,5 +168,7 @@ pub mod group {
     pub const AUDIT: &str = "audit";
     pub const FEATURES: &str = "features";
     pub const ORCHESTRATORS: &str = "orchestrators";
+    pub const GITHUB: &str = "github";
+    pub const REPOSITORIES: &str = "repositories";
     pub const TOOLS: &str = "tools";
 }

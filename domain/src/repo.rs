@@ -1,0 +1,212 @@
+//! Repositories of a tenant: which there are, and what the last scan of each found.
+//!
+//! Code is read where it lies, by a program that is not part of the cluster; its results come here in parts, and the source
+//! never does. Invariants:
+//! * A repository has one name in its tenant. Registering it again changes what is said of it and keeps its scan.
+//! * Readers see one finished scan as a whole: parts are stored under what they hold, and one entry makes a list of them the scan.
+//! * Parts that no scan names are bounded in number, and gone when the next one is finished.
+//!
+//! [`scan`] is how results come in, [`storyline`] how they are told.
+
+pub mod scan;
+pub mod storyline;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::cursor::Cursors;
+use crate::event;
+use crate::identity::{check_name, check_named_tenant};
+use crate::key::Key;
+use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, REPO_LANGUAGES_MAX, REPO_SLUG_BYTES_MAX};
+use crate::query;
+use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
+use crate::refusal::{Applied, Refusal};
+use crate::stamp::{ReadStamp, Stamp, UnixMs};
+use crate::tx::{Read, StorageError, Table, Tx};
+use crate::{codec, work};
+
+/// One repository.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Repo {
+    pub tenant: String,
+    pub repo_id: String,
+    /// Where it lies on some machine.
+    pub root_path: Option<String>,
+    pub clone_url: Option<String>,
+    pub languages: Vec<String>,
+    pub enabled: bool,
+    /// Whether names in it that differ in case alone are different files.
+    pub case_sensitive: bool,
+    pub added_at: UnixMs,
+    pub last_scan_id: Option<String>,
+    /// Parts of scans that are stored, whether a scan names them or not.
+    pub parts_stored: u64,
+}
+
+impl Record for Repo {
+    const KIND: Kind = Kind::Repo;
+    fn tenant(&self) -> &str {
+        &self.tenant
+    }
+    fn id(&self) -> Key {
+        Key::new().text(&self.repo_id)
+    }
+}
+
+fn repo(view: &impl Read, tenant: &str, repo_id: &str) -> Applied<Repo> {
+    if let Some(refusal) = check_name("repo_id", repo_id) {
+        return Ok(Err(refusal));
+    }
+    let found: Option<Repo> = view.get(tenant, &Key::new().text(repo_id))?;
+    Ok(found.ok_or_else(|| Refusal::not_found("repository", repo_id)))
+}
+
+/// A name made of the last part of a path or URL: `https://example.org/acme/My API.git` is `my-api`.
+pub fn slug(place: &str) -> Option<String> {
+    let last = place.trim_end_matches('/').rsplit(['/', ':', '\\']).next()?;
+    let last = last.strip_suffix(".git").unwrap_or(last).to_lowercase();
+    let mut slug = String::new();
+    for c in last.chars() {
+        match c.is_ascii_alphanumeric() || matches!(c, '.' | '_') {
+            true => slug.push(c),
+            false if slug.ends_with('-') => {}
+            false => slug.push('-'),
+        }
+    }
+    slug.truncate(REPO_SLUG_BYTES_MAX);
+    let slug = slug.trim_matches(['-', '.']).to_string();
+    (!slug.is_empty()).then_some(slug)
+}
+
+// ------------------------------------------------------------------ register_repo
+
+/// Registers a repository, or changes what is said of one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RegisterRepo {
+    /// A claim: must be the caller's tenant, or `local`.
+    pub tenant_id: String,
+    /// Made of path or URL when absent; then it has to be free.
+    pub repo_id: Option<String>,
+    pub root_path: Option<String>,
+    pub clone_url: Option<String>,
+    pub languages: Vec<String>,
+    pub case_sensitive: Option<bool>,
+}
+
+impl RegisterRepo {
+    fn check(&self, at: &Stamp) -> Option<Refusal> {
+        let languages = self.languages.len() as u64;
+        check_named_tenant(&at.caller, &self.tenant_id)
+            .or_else(|| self.repo_id.as_deref().and_then(|id| check_name("repo_id", id)))
+            .or_else(|| self.root_path.as_deref().and_then(|path| check_name("root_path", path)))
+            .or_else(|| {
+                let is_absolute = |path: &str| path.starts_with('/') || path.as_bytes().get(1) == Some(&b':');
+                let path = self.root_path.as_deref().filter(|path| !is_absolute(path))?;
+                Some(Refusal::invalid("root_path", format!("is not absolute: `{}`", crate::refusal::shown(path))))
+            })
+            .or_else(|| self.clone_url.as_deref().and_then(|url| check_name("clone_url", url)))
+            .or_else(|| self.clone_url.as_deref().and_then(check_no_password))
+            .or_else(|| {
+                let is_nowhere = self.root_path.is_none() && self.clone_url.is_none();
+                is_nowhere.then(|| Refusal::invalid("root_path", "is missing, and so is `clone_url`: give one of them"))
+            })
+            .or_else(|| self.languages.iter().find_map(|language| check_name("languages", language)))
+            .or_else(|| {
+                let limit = REPO_LANGUAGES_MAX as u64;
+                let too_many = || Refusal::TooLong { field: "languages".into(), size: languages, limit, unit: "entries".into() };
+                (languages > limit).then(too_many)
+            })
+    }
+
+    pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Repo> {
+        if let Some(refusal) = self.check(at) {
+            return Ok(Err(refusal));
+        }
+        let place = self.root_path.as_deref().or(self.clone_url.as_deref()).unwrap_or_default();
+        let Some(repo_id) = self.repo_id.clone().or_else(|| slug(place)) else {
+            return Ok(Err(Refusal::invalid("repo_id", "is missing, and no name can be made of the path or URL")));
+        };
+        let known: Option<Repo> = tx.get(&at.caller.tenant, &Key::new().text(&repo_id))?;
+        let is_another = |known: &Repo| {
+            let differs = |new: &Option<String>, old: &Option<String>| new.is_some() && old.is_some() && new != old;
+            differs(&self.root_path, &known.root_path) || differs(&self.clone_url, &known.clone_url)
+        };
+        if self.repo_id.is_none() && known.as_ref().is_some_and(is_another) {
+            let problem = format!("`{repo_id}`, made of the path or URL, is the name of another repository: give one of your own");
+            return Ok(Err(Refusal::invalid("repo_id", problem)));
+        }
+        let repo = match known {
+            Some(known) => Repo {
+                root_path: self.root_path.or(known.root_path),
+                clone_url: self.clone_url.or(known.clone_url),
+                languages: if self.languages.is_empty() { known.languages } else { self.languages },
+                case_sensitive: self.case_sensitive.unwrap_or(known.case_sensitive),
+                ..known
+            },
+            None => Repo {
+                tenant: at.caller.tenant.clone(),
+                repo_id,
+                root_path: self.root_path,
+                clone_url: self.clone_url,
+                languages: self.languages,
+                enabled: true,
+                case_sensitive: self.case_sensitive.unwrap_or(true),
+                added_at: at.wall,
+                last_scan_id: None,
+                parts_stored: 0,
+            },
+        };
+        tx.put(&repo);
+        event::emit(tx, at, "repo.registered", &repo.repo_id, json!({ "actor": at.caller.passport }))?;
+        Ok(Ok(repo))
+    }
+}
+
+/// Everybody in the tenant reads the URL.
+fn check_no_password(url: &str) -> Option<Refusal> {
+    let authority = url.split_once("://")?.1.split('/').next()?;
+    let (user, _) = authority.rsplit_once('@')?;
+    user.contains(':').then(|| Refusal::invalid("clone_url", "holds a password; leave it out, since the whole team can read it"))
+}
+
+// ------------------------------------------------------------------ list_repos
+
+/// The repositories of the caller's tenant, by name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ListRepos {
+    /// A claim: must be the caller's tenant, or `local`.
+    pub tenant_id: String,
+    pub limit: u64,
+    pub cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Repos {
+    pub repos: Vec<Repo>,
+    pub next_cursor: Option<String>,
+}
+
+impl ListRepos {
+    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Repos> {
+        if let Some(refusal) = check_named_tenant(&at.caller, &self.tenant_id) {
+            return Ok(Err(refusal));
+        }
+        let cursors = Cursors::of("repositories", &at.caller, &());
+        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+            Ok(checked) => checked,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let read = |bytes: &[u8]| {
+            let repo: Repo = codec::decode(bytes).map_err(|error| StorageError::new("repository", error))?;
+            let bytes = serde_json::to_string(&repo).map_or(0, |json| json.len());
+            Ok(Some((repo, bytes)))
+        };
+        let all = kind_prefix(&at.caller.tenant, Kind::Repo);
+        let budget = REPLY_BYTES_DEFAULT - 2 * REPLY_WRAPPER_BYTES;
+        let found = work::page(view, Table::Records, &all, from.as_deref(), limit, budget, read)?;
+        Ok(Ok(Repos { repos: found.items, next_cursor: found.next.map(|next| cursors.seal(&next)) }))
+    }
+}
