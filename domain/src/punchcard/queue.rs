@@ -8,9 +8,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Mode;
+use super::ask::Ask;
 use super::held::Held;
 use super::place::Places;
-use super::{Ask, Mode};
 use crate::codec;
 use crate::deadline::{self, Lapsed};
 use crate::event;

@@ -4,8 +4,9 @@ use expect_test::{Expect, expect};
 
 use super::*;
 use crate::event::{self, Watched};
-use crate::flag::SetFlag;
+use crate::flag::{self, SetFlag};
 use crate::receipt::GetReceipt;
+use crate::stamp::Tier;
 use crate::transcript::{Line, World, person};
 
 fn check(lines: &str, expected: Expect) {
