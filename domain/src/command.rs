@@ -101,4 +101,7 @@ commands! {
     AttachMember(orchestrator::AttachMember) -> orchestrator::OrchestratorView,
     DetachMember(orchestrator::DetachMember) -> orchestrator::OrchestratorView,
     AddUsage(usage::AddUsage) -> usage::UsageAdded,
+    AttendTicket(punchcard::AttendTicket) -> punchcard::PunchedIn,
+    TransferPunchcard(punchcard::TransferPunchcard) -> punchcard::Transferred,
+    RenewPunchcards(punchcard::RenewPunchcards) -> punchcard::Renewed,
 }

@@ -77,6 +77,16 @@ pub const LEASE_TTL_MS_DEFAULT: u64 = 30 * 60 * 1_000;
 pub const LEASE_TTL_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// How long a call may queue for a card.
 pub const LEASE_WAIT_MS_MAX: u64 = 10 * 60 * 1_000;
+/// How long a resource stays closed to others after a card was lost.
+pub const LOCK_DELAY_MS_MAX: u64 = 60 * 1_000;
+/// Without a sign of life for so long, an attended place in the queue is given up.
+pub const TICKET_ALIVE_MS: u64 = 30 * 1_000;
+/// A card that was waited for by an attended call has to be taken by then.
+pub const TICKET_CLAIM_MS: u64 = 15 * 1_000;
+/// Cards of one call that renews or hands over many.
+pub const CARDS_PER_CALL_MAX: usize = if cfg!(test) { 4 } else { 100 };
+/// Who blocks whom is looked at so often for one wait; a longer search is given up, and then time-outs end a deadlock.
+pub const DEADLOCK_STEPS_MAX: usize = 2_000;
 /// Calls that may queue in one tenant.
 pub const LEASE_WAITERS_MAX: usize = 1_000;
 /// Waiting calls that one entry looks at to hand a freed resource on; the next entries look at the rest.

@@ -7,9 +7,11 @@
 //! * A fencing token is the revision of its grant, and what an entry grants the same entry never ends; so the token rises from
 //!   grant to grant.
 //! * The holder is the authenticated principal, never a name from the arguments, unless the caller may act for others.
-//! * Who waits is served in order (see [`queue`]).
+//! * Who waits is served in order (see [`queue`]), and no circle of waits comes about (see [`deadlock`]).
 
 mod ask;
+mod deadlock;
+mod delay;
 mod held;
 mod look;
 mod place;
@@ -17,6 +19,7 @@ mod queue;
 mod reissue;
 mod release;
 mod revoked;
+mod transfer;
 
 use serde::{Deserialize, Serialize};
 
@@ -32,13 +35,16 @@ use crate::resource::Resource;
 use crate::stamp::{LeaseTime, Principal, Revision, Stamp, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use ask::Ask;
-pub use ask::{GetTicket, LeaveQueue, PunchIn, PunchedIn};
+pub use ask::{AttendTicket, GetTicket, LeaveQueue, PunchIn, PunchedIn};
+pub use deadlock::Wait;
 use held::Hold;
-pub use look::{CheckPunchcard, ListPunchcards, PunchcardChecked, Punchcards};
+pub use look::{CheckPunchcard, ListPunchcards, ListWaiters, PunchcardChecked, Punchcards, TokenVerified, VerifyToken, Waiter, Waiters};
 use queue::stored;
 pub(crate) use reissue::{all_held, reissue};
 pub use release::{ForceRelease, PunchOut};
 pub(crate) use revoked::end_all;
+pub use transfer::{RenewPunchcards, Renewed, TransferPunchcard, Transferred};
+pub(crate) use transfer::{check_all, hand_all};
 
 /// What the holder means to do. Both exclude each other alike; it is told to those who ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +101,16 @@ pub struct Punchcard {
     pub release_commit_sha: Option<String>,
     pub force_released_by: Option<String>,
     pub receipt_release: Option<String>,
+    /// How long what it covers stays closed to others after it is lost (see [`delay`]).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lock_delay_ms: u64,
+    /// Until when it keeps others out, the delay after it included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_until: Option<LeaseTime>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Record for Punchcard {
@@ -196,7 +212,8 @@ fn text(bytes: &[u8]) -> Result<String, StorageError> {
 /// Makes a card. `n` tells apart the cards of one entry, `ticket` is the one it was waited for with.
 fn grant(tx: &mut impl Tx, at: &Stamp, ask: &Ask, n: u64, ticket: Option<&str>) -> Result<Punchcard, StorageError> {
     let id = at.new_id("pc", n);
-    let card = Punchcard {
+    let lasts_ms = ask.lasts_ms();
+    let mut card = Punchcard {
         receipt_acquire: format!("rcx-punchcard:acquire:{id}"),
         id,
         tenant: at.caller.tenant.clone(),
@@ -207,36 +224,49 @@ fn grant(tx: &mut impl Tx, at: &Stamp, ask: &Ask, n: u64, ticket: Option<&str>) 
         reason: ask.reason.clone(),
         fencing_token: at.revision,
         ttl_ms: ask.ttl_ms(),
-        deadline: at.lease_now.plus_ms(ask.ttl_ms()),
+        deadline: at.lease_now.plus_ms(lasts_ms),
         acquired_at: at.wall,
-        expires_at: UnixMs(at.wall.0.saturating_add(ask.ttl_ms())),
+        expires_at: UnixMs(at.wall.0.saturating_add(lasts_ms)),
         released_at: None,
         release_commit_sha: None,
         force_released_by: None,
         receipt_release: None,
+        lock_delay_ms: ask.lock_delay_ms.unwrap_or(0),
+        closed_until: None,
     };
-    held::add(tx, &card, &ask.resource)?;
+    enter(tx, &mut card, &ask.resource)?;
     list(tx, &card);
     tx.put_index(by_resource(&card.tenant, &card.resource).raw(position(&card).as_bytes()), card.id.as_bytes());
-    deadline::put(tx, Kind::PunchcardByDeadline, card.deadline, &card.tenant, &card.id);
     tx.put(&card);
     prove(tx, at, &card, "acquire", &card.receipt_acquire, Some(&card.holder), card.reason.as_deref())?;
     tell(tx, at, &card, "punchcard.granted", ticket)?;
     Ok(card)
 }
 
-/// Moves the deadline of a card. The token stays: the holder's writes in flight must stay valid.
-fn renew(tx: &mut impl Tx, at: &Stamp, ask: &Ask, hold: &Hold) -> Result<Punchcard, StorageError> {
-    let mut card = indexed(tx, &at.caller.tenant, &hold.id)?;
-    held::remove(tx, &card, &ask.resource)?;
+/// Enters a held card where others find it, and where its end is looked for.
+fn enter(tx: &mut impl Tx, card: &mut Punchcard, resource: &Resource) -> Result<(), StorageError> {
+    held::add(tx, held::INDEX, &card.tenant, &Hold::of(card), resource)?;
+    deadline::put(tx, Kind::PunchcardByDeadline, card.deadline, &card.tenant, &card.id);
+    let lost = card.deadline;
+    delay::begin(tx, card, resource, lost)
+}
+
+/// Takes a held card out. Its delay goes too, and is entered again if there is one to come.
+fn withdraw(tx: &mut impl Tx, card: &mut Punchcard, resource: &Resource) -> Result<(), StorageError> {
+    held::remove(tx, held::INDEX, &card.tenant, &Hold::of(card), resource)?;
     deadline::delete(tx, Kind::PunchcardByDeadline, card.deadline, &card.tenant, &card.id);
-    card.ttl_ms = ask.ttl_ms.unwrap_or(card.ttl_ms);
+    delay::finish(tx, card, resource)
+}
+
+/// Moves the deadline of a card. The token stays: the holder's writes in flight must stay valid.
+fn renew(tx: &mut impl Tx, at: &Stamp, id: &str, change: impl FnOnce(&mut Punchcard)) -> Result<Punchcard, StorageError> {
+    let mut card = indexed(tx, &at.caller.tenant, id)?;
+    let resource = Resource::parse(&card.resource).map_err(stored)?;
+    withdraw(tx, &mut card, &resource)?;
+    change(&mut card);
     card.deadline = at.lease_now.plus_ms(card.ttl_ms);
     card.expires_at = UnixMs(at.wall.0.saturating_add(card.ttl_ms));
-    card.mode = ask.mode.unwrap_or(card.mode);
-    card.reason = ask.reason.clone().or(card.reason);
-    held::add(tx, &card, &ask.resource)?;
-    deadline::put(tx, Kind::PunchcardByDeadline, card.deadline, &card.tenant, &card.id);
+    enter(tx, &mut card, &resource)?;
     tx.put(&card);
     tell(tx, at, &card, "punchcard.renewed", None)?;
     Ok(card)
@@ -246,16 +276,30 @@ fn renew(tx: &mut impl Tx, at: &Stamp, ask: &Ask, hold: &Hold) -> Result<Punchca
 enum Ending {
     Released,
     Expired,
-    Forced { by: String, reason: Option<String> },
+    Forced {
+        by: String,
+        reason: Option<String>,
+    },
+    /// Another card follows in the same entry, so that nobody who waits is looked at.
+    Transferred,
 }
 
 /// Ends a card and hands its resource on.
 fn end(tx: &mut impl Tx, at: &Stamp, mut card: Punchcard, ending: Ending, budget: &mut usize) -> Result<Punchcard, StorageError> {
     let resource = Resource::parse(&card.resource).map_err(stored)?;
-    held::remove(tx, &card, &resource)?;
+    withdraw(tx, &mut card, &resource)?;
     unlist(tx, &card);
-    deadline::delete(tx, Kind::PunchcardByDeadline, card.deadline, &card.tenant, &card.id);
+    match ending {
+        Ending::Released | Ending::Transferred => {}
+        Ending::Expired => {
+            let lost = card.deadline;
+            delay::begin(tx, &mut card, &resource, lost)?;
+        }
+        Ending::Forced { .. } => delay::begin(tx, &mut card, &resource, at.lease_now)?,
+    }
+    let is_handed_on = !matches!(ending, Ending::Transferred);
     let (status, kind, in_id, signer, reason) = match ending {
+        Ending::Transferred => (Status::Released, "transfer", "transfer", Some(card.holder.clone()), None),
         Ending::Released => (Status::Released, "release", "release", Some(card.holder.clone()), None),
         Ending::Expired => (Status::Expired, "expire", "expire", None, None),
         Ending::Forced { by, reason } => (Status::ForceReleased, "force_release", "force-release", Some(by), reason),
@@ -269,7 +313,9 @@ fn end(tx: &mut impl Tx, at: &Stamp, mut card: Punchcard, ending: Ending, budget
     tx.put(&card);
     prove(tx, at, &card, kind, &receipt_id, signer.as_deref(), reason.as_deref())?;
     tell(tx, at, &card, &format!("punchcard.{}", status.word()), None)?;
-    queue::hand_over(tx, at, &resource, budget)?;
+    if is_handed_on {
+        queue::hand_over(tx, at, &resource, budget)?;
+    }
     Ok(card)
 }
 
@@ -302,7 +348,7 @@ fn tell(tx: &mut impl Tx, at: &Stamp, card: &Punchcard, kind: &str, ticket: Opti
 #[derive(Serialize)]
 struct Body<'a> {
     schema: &'a str,
-    /// `acquire`, `release`, `expire`, `force_release`, or `reissue` for a new token after a restore.
+    /// `acquire`, `release`, `transfer`, `expire`, `force_release`, or `reissue` for a new token after a restore.
     kind: &'a str,
     receipt_id: &'a str,
     tenant_id: &'a str,
@@ -380,6 +426,7 @@ pub(crate) fn sweep(tx: &mut impl Tx, at: &Stamp) -> Result<(), StorageError> {
         let card = indexed(tx, &tenant, &id)?;
         end(tx, &at.within(&tenant), card, Ending::Expired, &mut budget)?;
     }
+    delay::sweep(tx, at, &mut budget)?;
     queue::sweep(tx, at, &mut budget)
 }
 

@@ -100,6 +100,8 @@ queries! {
     FindFeatureFiles(graph::feature::FindFeatureFiles) -> graph::feature::FeatureFilesFound,
     ListOrchestrators(orchestrator::ListOrchestrators) -> orchestrator::Orchestrators,
     GetUsage(usage::GetUsage) -> usage::Usage,
+    VerifyToken(punchcard::VerifyToken) -> punchcard::TokenVerified,
+    ListWaiters(punchcard::ListWaiters) -> punchcard::Waiters,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -67,6 +67,7 @@ pub enum Kind {
     EventsKept = 81,
     Swept = 82,
     Lineage = 89,
+    SettlingCount = 215,
     // Index
     FactById = 100,
     FactByRank = 101,
@@ -94,6 +95,8 @@ pub enum Kind {
     GraphEdgeByKind = 144,
     OrchestratorOrder = 145,
     FeatureGap = 146,
+    SettlingByPath = 150,
+    SettlingByDeadline = 151,
     ClientSessionByDeadline = 156,
     ReceiptById = 160,
     ObservationById = 161,

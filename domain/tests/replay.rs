@@ -134,8 +134,18 @@ fn command(caller: usize) -> impl Strategy<Value = Command> {
     let earlier = 1..120_u64;
     let punch_in = (resource(), 1_000..6_000_u64, prop::option::of(1..8_000_u64)).prop_map(move |(resource, ttl_ms, wait_ms)| {
         let holder_passport = name.into();
-        PunchIn { resource, holder_passport, tenant_id: None, mode: None, reason: None, ttl_ms: Some(ttl_ms), expires_at: None, wait_ms }
-            .into()
+        PunchIn {
+            resource,
+            holder_passport,
+            tenant_id: None,
+            mode: None,
+            reason: None,
+            ttl_ms: Some(ttl_ms),
+            expires_at: None,
+            wait_ms,
+            ..PunchIn::default()
+        }
+        .into()
     });
     let punch_out = resource()
         .prop_map(move |resource| PunchOut { resource, holder_passport: name.into(), tenant_id: None, release_commit_sha: None }.into());

@@ -18,10 +18,10 @@ use crate::call::{CallContext, CallError};
 use crate::edge::{self, BodyError};
 use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
-use crate::proofs;
 use crate::server::App;
 use crate::tools::approvals::word;
 use crate::tools::observations::{self, Told};
+use crate::{cards, proofs};
 
 /// Where the log stood.
 pub const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
@@ -144,21 +144,35 @@ pub fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
     serde_json::from_slice(body).map_err(|error| CallError::arguments(format!("the body is no JSON: {error}"), "Send one JSON object."))
 }
 
-/// Who is calling, or the answer to a token that is not valid.
-pub async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
+/// Why it is not known who is calling.
+pub enum NoCaller {
+    BadToken,
+    /// The cluster could not tell.
+    Failed(CallError),
+}
+
+pub const BAD_TOKEN: &str = "the token is unknown, expired or revoked; ask an operator for a new one";
+
+/// Who is calling; nobody without a token.
+pub async fn caller(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, NoCaller> {
     let token = match Credential::of(headers) {
         Credential::None => return Ok(None),
         Credential::Malformed => None,
-        Credential::Bearer(token) => app.tokens.resolve(&app.cluster, &token, deadline).await.map_err(|error| refusal(&error))?,
+        Credential::Bearer(token) => app.tokens.resolve(&app.cluster, &token, deadline).await.map_err(NoCaller::Failed)?,
     };
-    token.map(Some).ok_or_else(|| {
-        let mut response = edge::problem(
-            StatusCode::UNAUTHORIZED,
-            "Unauthorized",
-            json!({ "code": "UNAUTHENTICATED", "message": "the token is unknown, expired or revoked; ask an operator for a new one", "retryable": false, "wrote": "no" }),
-        );
-        edge::ask_for_token(&mut response, true);
-        response
+    token.map(Some).ok_or(NoCaller::BadToken)
+}
+
+/// The same, or the answer to a token that is not valid.
+pub async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
+    caller(app, headers, deadline).await.map_err(|none| match none {
+        NoCaller::Failed(error) => refusal(&error),
+        NoCaller::BadToken => {
+            let facts = json!({ "code": "UNAUTHENTICATED", "message": BAD_TOKEN, "retryable": false, "wrote": "no" });
+            let mut response = edge::problem(StatusCode::UNAUTHORIZED, "Unauthorized", facts);
+            edge::ask_for_token(&mut response, true);
+            response
+        }
     })
 }
 
@@ -334,7 +348,7 @@ pub fn openapi(app: &App) -> Value {
             "default": failure,
         },
     } });
-    for (path, operation) in proofs::openapi(&failure).into_iter().chain(observations::openapi(&failure)) {
+    for (path, operation) in proofs::openapi(&failure).into_iter().chain(observations::openapi(&failure)).chain(cards::openapi(&failure)) {
         paths[path] = operation;
     }
     for entry in app.tools.entries() {

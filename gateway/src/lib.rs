@@ -5,12 +5,13 @@
 //! about facts, cards or approvals stands in `quorate-domain`, so that every path meets the same one.
 //!
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
-//! [`mcp`], [`http`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
+//! [`mcp`], [`http`], [`rest`], [`cards`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
 //! reaches the leader), [`events`] and [`sse`] (what a change sets off), [`auth`] and [`session`] (who is calling), [`keys`] (who
 //! signs), [`hook`] (the edit guard), [`profile`], [`docs`], [`metrics`].
 
 pub mod auth;
 pub mod call;
+pub mod cards;
 pub mod cluster;
 pub mod config;
 mod conformance;
@@ -27,6 +28,7 @@ pub mod metrics;
 pub mod profile;
 pub mod proofs;
 pub mod registry;
+pub mod rest;
 pub mod schema;
 pub mod server;
 pub mod session;

@@ -55,6 +55,8 @@ pub const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// How often a queued `punch_in` looks at its ticket, with a watch open and without one.
 pub const TICKET_POLL_WATCHED: Duration = Duration::from_millis(1_000);
 pub const TICKET_POLL_BLIND: Duration = Duration::from_millis(200);
+/// How often a queued `punch_in` shows that it is still there: several times in what the cluster waits for it.
+pub const TICKET_ALIVE_EVERY: Duration = Duration::from_secs(8);
 /// A command on its way to a node, which takes so much and what surrounds it.
 pub const COMMAND_BYTES_MAX: usize = quorate_proto::REQUEST_BYTES_MAX - 64 * 1024;
 /// A node's answer.

@@ -36,7 +36,7 @@ use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
 use crate::tools::observations::Batch;
 use crate::usage::{self, Meter};
-use crate::{conformance, connection, events, hook, http, mcp, metrics, proofs, tools};
+use crate::{cards, conformance, connection, events, hook, http, mcp, metrics, proofs, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -307,6 +307,12 @@ fn router(app: Arc<App>) -> Router {
         .route("/sse/message", post(old_message).fallback(only_post))
         .route("/v1/tools/crux/{tool}", post(call_tool).fallback(only_post))
         .route("/v1/approvals", get(approvals))
+        .route("/v1/punchcards", get(list_cards))
+        .route("/v1/punchcards/waiters", get(card_waiters))
+        .route("/v1/punchcards/renew", post(renew_cards).fallback(only_post))
+        .route("/v1/punchcards/transfer", post(transfer_card).fallback(only_post))
+        .route("/v1/punchcards/verify", get(verify_token).post(verify_token))
+        .route_service("/quorate.fence.v1.Fence/{method}", cards::Fencing::service(app.clone()))
         .route("/v1/receipts/{id}", get(receipt))
         .route("/v1/log/head", get(log_head))
         .route("/v1/log/keys", get(log_keys))
@@ -429,6 +435,26 @@ async fn hook_claude_code(State(app): State<Arc<App>>, request: Request) -> Resp
 
 async fn approvals(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
     http::approvals(&app, &query, &headers).await
+}
+
+async fn list_cards(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    cards::list(&app, request).await
+}
+
+async fn card_waiters(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    cards::waiters(&app, request).await
+}
+
+async fn renew_cards(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    cards::renew(&app, request).await
+}
+
+async fn transfer_card(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    cards::transfer(&app, request).await
+}
+
+async fn verify_token(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    cards::verify(&app, request).await
 }
 
 async fn receipt(

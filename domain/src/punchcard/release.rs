@@ -33,7 +33,7 @@ impl PunchOut {
         if let Some(refusal) = self.release_commit_sha.as_deref().and_then(|sha| check_name("release_commit_sha", sha)) {
             return Ok(Err(refusal));
         }
-        let held = Held { view: &*tx, tenant: &at.caller.tenant, now: at.lease_now };
+        let held = Held::now(&*tx, &at.caller.tenant, at.lease_now);
         let own = held.on(&resource)?.into_iter().find(|hold| hold.holder == holder);
         // What this very entry granted from the queue, the caller did not hold when it called.
         let Some(hold) = own.filter(|hold| hold.token != at.revision) else {
@@ -49,10 +49,10 @@ impl PunchOut {
 }
 
 /// Why there is nothing to let go, and who holds it now or held it last.
-fn not_held(view: &impl Read, at: &Stamp, resource: &Resource, holder: &str) -> Result<Refusal, StorageError> {
+pub(super) fn not_held(view: &impl Read, at: &Stamp, resource: &Resource, holder: &str) -> Result<Refusal, StorageError> {
     let (tenant, now) = (&at.caller.tenant, at.lease_now);
     let asked = shown(&resource.to_string());
-    if let Some(hold) = (Held { view, tenant, now }).other(resource, holder)? {
+    if let Some(hold) = Held::now(view, tenant, now).other(resource, holder)? {
         let on = shown(&indexed(view, tenant, &hold.id)?.resource);
         let problem = format!("`{asked}` is not held by `{holder}`: `{}` holds `{on}` under token {}", hold.holder, hold.token);
         return Ok(Refusal::StaleToken { problem });
