@@ -5,28 +5,38 @@
 //! * Nobody decides what he asked for himself.
 //! * Who decides, and in which tenant, comes from the credential; what the arguments say of it is only checked against that.
 //! * Every decision has a receipt, and its body says who decided.
+//! * Under dual control two different people say yes; passports that were split from one another are one person's.
+//! * Each act makes one event and, for each address that wants to hear of it, one notice, in the act's own entry.
+
+mod list;
+mod policy;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec;
-use crate::cursor::Cursors;
 use crate::deadline::{self, Lapsed};
 use crate::event;
 use crate::flag;
 use crate::identity::{check_name, check_tenant, check_text, is_revoked};
 use crate::key::Key;
 use crate::limit::{
-    APPROVAL_TTL_MS_DEFAULT, APPROVAL_TTL_MS_MAX, APPROVAL_TTL_MS_MIN, APPROVALS_PENDING_MAX, REPLY_BYTES_MAX, STATE_BYTES_MAX,
-    STATE_DEPTH_MAX,
+    APPROVAL_TTL_MS_DEFAULT, APPROVAL_TTL_MS_MAX, APPROVAL_TTL_MS_MIN, APPROVALS_PENDING_MAX, STATE_BYTES_MAX, STATE_DEPTH_MAX,
 };
-use crate::query;
+use crate::notice;
+use crate::passport;
 use crate::receipt;
-use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
+use crate::record::{Kind, ReadRecords, Record, WriteRecords};
 use crate::refusal::{Applied, Refusal};
 use crate::session::is_deeper;
-use crate::stamp::{LeaseTime, ReadStamp, Revision, Stamp, Tier, UnixMs};
-use crate::tx::{Read, StorageError, Table, Tx};
+use crate::stamp::{LeaseTime, Revision, Stamp, Tier, UnixMs};
+use crate::tx::{Read, StorageError, Tx};
 use crate::work::{self, QueuedMove};
+pub(crate) use list::undecided;
+pub use list::{Approvals, GetApproval, ListApprovals};
+use list::{by_revision, enter, withdraw};
+pub(crate) use policy::refuse_all_but_operators;
+pub use policy::{ApprovalPolicy, GetApprovalPolicy, PolicyRule, SetApprovalPolicy};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -109,6 +119,38 @@ pub struct Approval {
     /// The move of work that this lets happen, in the entry of its decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<QueuedMove>,
+    /// Different people who have to say yes.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub approvals_needed: u64,
+    /// Who has said yes so far, where one is not enough.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub votes: Vec<Vote>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decider_tier_min: Option<Tier>,
+    /// When it is told as escalated, until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escalates: Option<LeaseTime>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escalated_at: Option<UnixMs>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn is_one(number: &u64) -> bool {
+    *number == 1
+}
+
+/// A yes that is not enough by itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Vote {
+    pub passport: String,
+    pub notes: Option<String>,
+    pub at: UnixMs,
+    pub receipt_id: String,
+    /// BLAKE3 of the receipt's body, in hex.
+    pub receipt_body_hash: String,
 }
 
 impl Record for Approval {
@@ -195,8 +237,8 @@ impl RequestApproval {
             let limit = APPROVALS_PENDING_MAX as u64;
             return Ok(Err(Refusal::Full { what: "the list of undecided approvals".into(), limit, retry_after_ms: 60_000 }));
         }
-        let policy = policy(tx, tenant)?;
-        let ttl_ms = self.ttl_ms.unwrap_or(APPROVAL_TTL_MS_DEFAULT);
+        let rule = policy::policy(tx, tenant)?.rule(self.risk_tier, &self.action_summary, &at.caller);
+        let ttl_ms = self.ttl_ms.or(rule.ttl_ms).unwrap_or(APPROVAL_TTL_MS_DEFAULT);
         let mut approval = Approval {
             request_id: at.new_id("ar", 0),
             tenant: tenant.clone(),
@@ -216,10 +258,16 @@ impl RequestApproval {
             receipt_id: None,
             receipt_body_hash: None,
             work,
+            approvals_needed: rule.approvals.unwrap_or(1),
+            votes: Vec::new(),
+            decider_tier_min: rule.decider_tier_min,
+            // One that expires before would be told as escalated for nothing.
+            escalates: rule.escalate_after_ms.filter(|after_ms| *after_ms < ttl_ms).map(|after_ms| at.lease_now.plus_ms(after_ms)),
+            escalated_at: None,
         };
         tx.put_index(by_revision(tenant).number_descending(at.revision.0), approval.request_id.as_bytes());
         tell(tx, at, &approval, "approval.requested")?;
-        if policy.lets_pass(approval.risk_tier) {
+        if rule.approve {
             let reviewer = format!("policy:{}", approval.risk_tier.word());
             settle(tx, at, &mut approval, Decision::Approve, reviewer, None)?;
         } else {
@@ -282,7 +330,10 @@ impl DecideApproval {
         let Some(mut approval) = approval(tx, &at.caller.tenant, &self.request_id)? else {
             return Ok(Err(Refusal::not_found("approval", self.request_id)));
         };
-        if let Some(refusal) = self.refuse(&approval, at) {
+        if let Some(refusal) = match self.refuse(&approval, at) {
+            Some(refusal) => Some(refusal),
+            None => self.refuse_person(tx, &approval, at)?,
+        } {
             return Ok(Err(refusal));
         }
         match approval.clone().seen_at(at.lease_now).status {
@@ -300,6 +351,11 @@ impl DecideApproval {
         if self.decision == Decision::Approve && is_revoked(tx, &approval.tenant, &approval.requested_by)? {
             let problem = format!("can't be `approve`: `{}`, who asked, is revoked; reject it, or let it expire", approval.requested_by);
             return Ok(Err(Refusal::invalid("decision", problem)));
+        }
+        if self.decision == Decision::Approve && (approval.votes.len() as u64) + 1 < approval.approvals_needed {
+            vote(tx, at, &mut approval, self.reviewer_notes)?;
+            tx.put(&approval);
+            return Ok(Ok(approval));
         }
         withdraw(tx, &approval)?;
         settle(tx, at, &mut approval, self.decision, at.caller.passport.clone(), self.reviewer_notes)?;
@@ -327,8 +383,41 @@ impl DecideApproval {
         if approval.requested_by == caller.passport {
             return denied(format!("`{}` asked for this approval, and nobody decides his own request", caller.passport));
         }
-        self.reviewer_notes.as_deref().and_then(|notes| check_text("reviewer_notes", notes))
+        policy::refuse_tier(approval, caller)
+            .or_else(|| self.reviewer_notes.as_deref().and_then(|notes| check_text("reviewer_notes", notes)))
     }
+
+    /// Whether the caller is, under whatever name, who asked, or who said yes before.
+    fn refuse_person(&self, view: &impl Read, approval: &Approval, at: &Stamp) -> Result<Option<Refusal>, StorageError> {
+        let (tenant, caller) = (&approval.tenant, &at.caller.passport);
+        let origin = passport::origin(view, tenant, caller)?;
+        if passport::origin(view, tenant, &approval.requested_by)? == origin {
+            let problem = format!(
+                "`{caller}` and `{}`, who asked, were split from one passport, and nobody decides his own request",
+                approval.requested_by
+            );
+            return Ok(Some(Refusal::Denied { problem }));
+        }
+        if self.decision == Decision::Reject {
+            return Ok(None);
+        }
+        for vote in &approval.votes {
+            if passport::origin(view, tenant, &vote.passport)? == origin {
+                let problem = format!("`{}` has approved this, and it needs two different people", vote.passport);
+                return Ok(Some(Refusal::Denied { problem }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Writes down the first of two approvals. The request stays undecided.
+fn vote(tx: &mut impl Tx, at: &Stamp, approval: &mut Approval, notes: Option<String>) -> Result<(), StorageError> {
+    let receipt_id = format!("ad_{}_{}", approval.request_id, approval.votes.len() + 1);
+    let passport = at.caller.passport.clone();
+    let receipt_body_hash = prove(tx, at, approval, &receipt_id, Decision::Approve, &passport, notes.as_deref())?;
+    approval.votes.push(Vote { passport, notes, at: at.wall, receipt_id, receipt_body_hash });
+    tell(tx, at, approval, "approval.approved_once")
 }
 
 /// The body of an approval's receipt. The fields and their order are the documented ones.
@@ -348,6 +437,31 @@ struct Body<'a> {
     reviewer_notes: Option<&'a str>,
 }
 
+fn prove(
+    tx: &mut impl Tx,
+    at: &Stamp,
+    approval: &Approval,
+    receipt_id: &str,
+    decision: Decision,
+    reviewer: &str,
+    notes: Option<&str>,
+) -> Result<String, StorageError> {
+    let body = receipt::body(&Body {
+        schema: "cuecrux.receipt.body.v1",
+        kind: "approval_decision",
+        receipt_id,
+        tenant_id: &approval.tenant,
+        request_id: &approval.request_id,
+        reviewer_passport: reviewer,
+        decision: decision.word(),
+        risk_tier: approval.risk_tier.word(),
+        action_summary: &approval.action_summary,
+        decided_at: &at.wall.to_rfc3339(),
+        reviewer_notes: notes,
+    });
+    receipt::append(tx, at, receipt_id, body, Some(reviewer))
+}
+
 /// Writes a decision into a request, with its receipt and event.
 fn settle(
     tx: &mut impl Tx,
@@ -358,20 +472,7 @@ fn settle(
     notes: Option<String>,
 ) -> Result<(), StorageError> {
     let receipt_id = format!("ad_{}", approval.request_id);
-    let body = receipt::body(&Body {
-        schema: "cuecrux.receipt.body.v1",
-        kind: "approval_decision",
-        receipt_id: &receipt_id,
-        tenant_id: &approval.tenant,
-        request_id: &approval.request_id,
-        reviewer_passport: &reviewer,
-        decision: decision.word(),
-        risk_tier: approval.risk_tier.word(),
-        action_summary: &approval.action_summary,
-        decided_at: &at.wall.to_rfc3339(),
-        reviewer_notes: notes.as_deref(),
-    });
-    approval.receipt_body_hash = Some(receipt::append(tx, at, &receipt_id, body, Some(&reviewer))?);
+    approval.receipt_body_hash = Some(prove(tx, at, approval, &receipt_id, decision, &reviewer, notes.as_deref())?);
     approval.receipt_id = Some(receipt_id);
     approval.status = match decision {
         Decision::Approve => ApprovalStatus::Approved,
@@ -392,155 +493,14 @@ fn tell(tx: &mut impl Tx, at: &Stamp, approval: &Approval, kind: &str) -> Result
     if let Some(reviewer) = &approval.reviewer {
         about["reviewer"] = reviewer.as_str().into();
     }
-    event::emit(tx, at, kind, &approval.request_id, about)
-}
-
-// ------------------------------------------------------------------ orders
-
-/// Undecided requests, oldest first.
-pub(crate) fn undecided(tenant: &str) -> Key {
-    kind_prefix(tenant, Kind::ApprovalPending)
-}
-
-/// All requests, newest first.
-fn by_revision(tenant: &str) -> Key {
-    kind_prefix(tenant, Kind::ApprovalByRevision)
-}
-
-fn enter(tx: &mut impl Tx, approval: &Approval) -> Result<(), StorageError> {
-    let Approval { tenant, request_id, revision, deadline, .. } = approval;
-    let pending = pending(tx, tenant)? + 1;
-    tx.put(&Count { tenant: tenant.clone(), pending });
-    tx.put_index(undecided(tenant).number(revision.0), request_id.as_bytes());
-    deadline::put(tx, Kind::ApprovalByDeadline, *deadline, tenant, request_id);
-    Ok(())
-}
-
-fn withdraw(tx: &mut impl Tx, approval: &Approval) -> Result<(), StorageError> {
-    let Approval { tenant, request_id, revision, deadline, .. } = approval;
-    let pending = pending(tx, tenant)?.saturating_sub(1);
-    tx.put(&Count { tenant: tenant.clone(), pending });
-    tx.delete_index(undecided(tenant).number(revision.0));
-    deadline::delete(tx, Kind::ApprovalByDeadline, *deadline, tenant, request_id);
-    Ok(())
-}
-
-/// Which risks the tenant lets pass without a person. High always waits for one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ApprovalPolicy {
-    pub tenant: String,
-    pub approve_low: bool,
-    pub approve_medium: bool,
-}
-
-impl Record for ApprovalPolicy {
-    const KIND: Kind = Kind::ApprovalPolicy;
-    fn tenant(&self) -> &str {
-        &self.tenant
+    if !approval.votes.is_empty() {
+        about["approved_by"] = approval.votes.iter().map(|vote| vote.passport.as_str()).collect::<Vec<_>>().into();
     }
-    fn id(&self) -> Key {
-        Key::new()
-    }
+    event::emit(tx, at, kind, &approval.request_id, about)?;
+    notice::make(tx, at, kind, approval)
 }
 
-impl ApprovalPolicy {
-    fn lets_pass(&self, risk: RiskTier) -> bool {
-        match risk {
-            RiskTier::Low => self.approve_low,
-            RiskTier::Medium => self.approve_medium,
-            RiskTier::High => false,
-        }
-    }
-}
-
-/// The tenant's policy; without one, everything waits.
-fn policy(view: &impl Read, tenant: &str) -> Result<ApprovalPolicy, StorageError> {
-    let policy: Option<ApprovalPolicy> = view.get(tenant, &Key::new())?;
-    Ok(policy.unwrap_or(ApprovalPolicy { tenant: tenant.into(), approve_low: false, approve_medium: false }))
-}
-
-/// Sets the policy of the caller's tenant. An operator's act.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SetApprovalPolicy {
-    pub approve_low: bool,
-    pub approve_medium: bool,
-}
-
-impl SetApprovalPolicy {
-    pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<ApprovalPolicy> {
-        if !at.caller.may("admin") && at.caller.tier < Tier::Operator {
-            return Ok(Err(Refusal::Denied { problem: "setting the policy needs the scope `admin` or the tier operator".into() }));
-        }
-        let Self { approve_low, approve_medium } = self;
-        let policy = ApprovalPolicy { tenant: at.caller.tenant.clone(), approve_low, approve_medium };
-        tx.put(&policy);
-        Ok(Ok(policy))
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GetApproval {
-    pub request_id: String,
-}
-
-impl GetApproval {
-    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Approval> {
-        if let Some(refusal) = check_name("request_id", &self.request_id) {
-            return Ok(Err(refusal));
-        }
-        let approval = approval(view, &at.caller.tenant, &self.request_id)?;
-        Ok(approval.map(|approval| approval.seen_at(at.lease_now)).ok_or_else(|| Refusal::not_found("approval", self.request_id)))
-    }
-}
-
-/// Undecided requests of the caller's tenant, oldest first; or all, newest first.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ListApprovals {
-    pub pending_only: bool,
-    pub limit: u64,
-    pub cursor: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Approvals {
-    pub approvals: Vec<Approval>,
-    pub next_cursor: Option<String>,
-}
-
-impl ListApprovals {
-    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Approvals> {
-        let tenant = &at.caller.tenant;
-        let order = if self.pending_only { undecided(tenant) } else { by_revision(tenant) };
-        let cursors = Cursors::of("approvals", &at.caller, &self.pending_only);
-        let limit = match query::rows(self.limit) {
-            Ok(limit) => limit,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let from = match self.cursor.as_deref().map(|cursor| cursors.open(cursor)).transpose() {
-            Ok(from) => from.map(|position| order.clone().raw(&position).into_bytes()),
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let (rows, mut next) = view.page_bytes(Table::Index, &order, from.as_deref(), limit)?;
-        let (mut approvals, mut bytes) = (Vec::new(), 0);
-        for (place, id) in rows {
-            let approval = indexed(view, tenant, &id)?.seen_at(at.lease_now);
-            // A request holds a payload of up to a reply's half, so rows alone bound nothing.
-            bytes += codec::encode(&approval).len();
-            if bytes > REPLY_BYTES_MAX && !approvals.is_empty() {
-                next = Some(place);
-                break;
-            }
-            // One whose time is over is not pending, swept or not.
-            if !self.pending_only || approval.status == ApprovalStatus::Pending {
-                approvals.push(approval);
-            }
-        }
-        let next_cursor = next.map(|next| cursors.seal(&next[order.as_bytes().len()..]));
-        Ok(Ok(Approvals { approvals, next_cursor }))
-    }
-}
-
-/// Expires requests whose time is over, a bounded number.
+/// Expires requests whose time is over, and tells of those that wait for too long; a bounded number.
 pub(crate) fn sweep(tx: &mut impl Tx, at: &Stamp) -> Result<(), StorageError> {
     // The number 0 is that of the entry's own command.
     for (n, Lapsed { tenant, id }) in (1..).zip(deadline::lapsed(tx, Kind::ApprovalByDeadline, at.lease_now)?) {
@@ -551,8 +511,14 @@ pub(crate) fn sweep(tx: &mut impl Tx, at: &Stamp) -> Result<(), StorageError> {
         tell(tx, &at.within(&tenant), &expired, "approval.expired")?;
         work::resolve(tx, &at.within(&tenant), &expired, n)?;
     }
+    for Lapsed { tenant, id } in deadline::lapsed(tx, Kind::ApprovalByEscalation, at.lease_now)? {
+        let mut approval = indexed(tx, &tenant, id.as_bytes())?;
+        if let Some(escalates) = approval.escalates.take() {
+            deadline::delete(tx, Kind::ApprovalByEscalation, escalates, &tenant, &id);
+        }
+        approval.escalated_at = Some(at.wall);
+        tx.put(&approval);
+        tell(tx, &at.within(&tenant), &approval, "approval.escalated")?;
+    }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

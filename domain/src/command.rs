@@ -9,7 +9,7 @@ use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
     approval, attestation, client, codec, config_audit, constraint, coord, decision, fact, flag, graph, handoff, identity, key_ring,
-    observation, orchestrator, passport, punchcard, session, usage, work,
+    notice, observation, orchestrator, passport, punchcard, session, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -104,4 +104,8 @@ commands! {
     AttendTicket(punchcard::AttendTicket) -> punchcard::PunchedIn,
     TransferPunchcard(punchcard::TransferPunchcard) -> punchcard::Transferred,
     RenewPunchcards(punchcard::RenewPunchcards) -> punchcard::Renewed,
+    PutWebhook(notice::PutWebhook) -> notice::Webhook,
+    DeleteWebhook(notice::DeleteWebhook) -> notice::Webhook,
+    TakeNotice(notice::TakeNotice) -> notice::NoticeTaken,
+    SettleNotice(notice::SettleNotice) -> notice::NoticeSettled,
 }

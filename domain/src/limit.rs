@@ -110,6 +110,23 @@ pub const LEASE_ADVANCE_MS_MAX: u64 = 2_000;
 pub const APPROVAL_TTL_MS_MIN: u64 = 1_000;
 pub const APPROVAL_TTL_MS_DEFAULT: u64 = 24 * 60 * 60 * 1_000;
 pub const APPROVAL_TTL_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1_000;
+/// Rules of a tenant's policy.
+pub const APPROVAL_RULES_MAX: usize = 50;
+/// Addresses that a tenant's notices go to, and the length of one.
+pub const WEBHOOKS_MAX: usize = 10;
+pub const WEBHOOK_URL_BYTES_MAX: usize = 2 * 1024;
+/// Notices of one tenant that are not delivered yet. One more is not made, and that is told.
+pub const NOTICES_WAITING_MAX: u64 = if cfg!(test) { 3 } else { 10_000 };
+/// How long a gateway has for one attempt before another may make the next one.
+pub const NOTICE_ATTEMPT_MS: u64 = 30 * 1_000;
+/// Attempts at a notice, and the wait after the first failed one; it doubles up to the longest. All in all about a day.
+pub const NOTICE_ATTEMPTS_MAX: u64 = 20;
+pub const NOTICE_BACKOFF_MS: u64 = 5 * 1_000;
+pub const NOTICE_BACKOFF_MS_MAX: u64 = 2 * 60 * 60 * 1_000;
+/// How long what became of a notice can be looked at.
+pub const NOTICE_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1_000;
+/// Notices that one look for due ones finds.
+pub const NOTICES_DUE_SHOWN: usize = 16;
 /// Undecided approvals in one tenant.
 pub const APPROVALS_PENDING_MAX: usize = 10_000;
 

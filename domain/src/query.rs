@@ -7,8 +7,8 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
-    approval, client, codec, config_audit, constraint, coord, fact, flag, graph, identity, key_ring, observation, orchestrator, punchcard,
-    receipt, session, usage, work,
+    approval, client, codec, config_audit, constraint, coord, fact, flag, graph, identity, key_ring, notice, observation, orchestrator,
+    punchcard, receipt, session, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -102,6 +102,10 @@ queries! {
     GetUsage(usage::GetUsage) -> usage::Usage,
     VerifyToken(punchcard::VerifyToken) -> punchcard::TokenVerified,
     ListWaiters(punchcard::ListWaiters) -> punchcard::Waiters,
+    GetApprovalPolicy(approval::GetApprovalPolicy) -> approval::ApprovalPolicy,
+    ListWebhooks(notice::ListWebhooks) -> notice::Webhooks,
+    ListNotices(notice::ListNotices) -> notice::Notices,
+    DueNotices(notice::DueNotices) -> notice::NoticesDue,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -171,7 +171,8 @@ fn command(caller: usize) -> impl Strategy<Value = Command> {
         let request_id = made_by(revision, caller, "ar");
         DecideApproval { request_id, decision, reviewer_notes: None, reviewer_tier: None, reviewer_tenant_id: None }.into()
     });
-    let policy = any::<(bool, bool)>().prop_map(|(approve_low, approve_medium)| SetApprovalPolicy { approve_low, approve_medium }.into());
+    let policy = any::<(bool, bool)>()
+        .prop_map(|(approve_low, approve_medium)| SetApprovalPolicy { approve_low, approve_medium, rules: Vec::new() }.into());
     let work = work(caller);
     let revoke = Just(RevokePassport { target: Some("ben".into()), reason: None }.into());
     let plans = plans(caller);

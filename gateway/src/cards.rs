@@ -12,7 +12,6 @@ use quorate_domain::punchcard::{
 };
 use quorate_proto::fence::fence_server::{Fence, FenceServer};
 use quorate_proto::fence::{VerifyTokenRequest, VerifyTokenResponse};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tonic::{Code, Status};
@@ -86,8 +85,8 @@ pub async fn waiters(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
 }
 
 /// A place in the queue, as callers see it.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Waits {
+#[derive(Serialize)]
+struct Waits {
     ticket: String,
     holder_passport: String,
     resource: String,
@@ -103,8 +102,8 @@ pub struct Waits {
     more: bool,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct WaitsFor {
+#[derive(Serialize)]
+struct WaitsFor {
     passport: String,
     resource: String,
     /// True when that one waits too, and came first.

@@ -5,10 +5,11 @@
 //! about facts, cards or approvals stands in `quorate-domain`, so that every path meets the same one.
 //!
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
-//! [`mcp`], [`http`], [`rest`], [`cards`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
-//! reaches the leader), [`events`] and [`sse`] (what a change sets off), [`auth`] and [`session`] (who is calling), [`keys`] (who
+//! [`mcp`], [`http`], [`rest`], [`cards`], [`approvals`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
+//! reaches the leader), [`events`], [`sse`] and `notices` (what a change sets off), [`auth`] and [`session`] (who is calling), [`keys`] (who
 //! signs), [`hook`] (the edit guard), [`profile`], [`docs`], [`metrics`].
 
+pub mod approvals;
 pub mod auth;
 pub mod call;
 pub mod cards;
@@ -25,6 +26,7 @@ pub mod keys;
 pub mod limit;
 pub mod mcp;
 pub mod metrics;
+mod notices;
 pub mod profile;
 pub mod proofs;
 pub mod registry;
@@ -35,7 +37,9 @@ pub mod session;
 pub mod sse;
 pub mod tools;
 pub mod usage;
+mod wait;
 
 pub use config::{Config, ConfigError};
 pub use docs::docs;
+pub use notices::signature;
 pub use server::{Gateway, ServeError, serve};

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::routing::{any, get, post};
+use axum::routing::{any, get, post, put};
 use ed25519_dalek::VerifyingKey;
 use quorate_domain::flag::{Definition, GetFlags};
 use quorate_domain::identity;
@@ -31,17 +31,19 @@ use crate::mcp::live::Live;
 use crate::mcp::prompts;
 use crate::mcp::resources::{self, Library};
 use crate::mcp::{ListChange, Listing};
+use crate::notices::WebhookKeys;
 use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
 use crate::tools::observations::Batch;
 use crate::usage::{self, Meter};
-use crate::{cards, conformance, connection, events, hook, http, mcp, metrics, proofs, tools};
+use crate::{approvals, cards, conformance, connection, events, hook, http, mcp, metrics, notices, proofs, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
     pub sessions: Sessions,
     pub passport_keys: PassportKeys,
+    pub webhook_keys: WebhookKeys,
     /// Public keys of receipts by id.
     pub receipt_keys: Vec<(String, VerifyingKey)>,
     /// The tools that `find_tools` and `call_tool` reach.
@@ -59,10 +61,11 @@ impl Services {
         let tools = tools::crux();
         let sessions = Sessions::new(&settings.session_key);
         let passport_keys = PassportKeys::new(&settings.session_key);
+        let webhook_keys = WebhookKeys::new(&settings.session_key);
         let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
         let (index, meter) = (Index::of(&tools), Meter::default());
-        Self { sessions, passport_keys, receipt_keys, index, tools, audit_export_dir, list_changes, meter }
+        Self { sessions, passport_keys, webhook_keys, receipt_keys, index, tools, audit_export_dir, list_changes, meter }
     }
 }
 
@@ -267,6 +270,7 @@ impl Gateway {
                 counted.services.meter.hand_over_all(&counted.cluster, usage::WITHIN).await;
             }
         });
+        let delivering = tokio::spawn(notices::deliver(app.cluster.clone(), WebhookKeys::new(&app.settings.session_key)));
         let last = app.clone();
         let served = tokio::select! {
             () = connection::serve(listener, router(app), front, patience, connections, ending.clone()) => Ok(()),
@@ -280,6 +284,7 @@ impl Gateway {
             }
         };
         counting.abort();
+        delivering.abort();
         last.services.meter.hand_over_all(&last.cluster, usage::LAST_WITHIN).await;
         served
     }
@@ -306,7 +311,12 @@ fn router(app: Arc<App>) -> Router {
         .route("/sse", get(old_stream))
         .route("/sse/message", post(old_message).fallback(only_post))
         .route("/v1/tools/crux/{tool}", post(call_tool).fallback(only_post))
-        .route("/v1/approvals", get(approvals))
+        .route("/v1/approvals", get(list_approvals))
+        .route("/v1/approvals/{id}", get(show_approval))
+        .route("/v1/approvals/policy", get(approval_policy).put(set_approval_policy))
+        .route("/v1/webhooks", get(webhooks))
+        .route("/v1/webhooks/{id}", put(put_webhook).delete(delete_webhook))
+        .route("/v1/notices", get(list_notices))
         .route("/v1/punchcards", get(list_cards))
         .route("/v1/punchcards/waiters", get(card_waiters))
         .route("/v1/punchcards/renew", post(renew_cards).fallback(only_post))
@@ -433,8 +443,36 @@ async fn hook_claude_code(State(app): State<Arc<App>>, request: Request) -> Resp
     hook::web::claude_code(&app, request).await
 }
 
-async fn approvals(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    http::approvals(&app, &query, &headers).await
+async fn list_approvals(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    approvals::list(&app, request).await
+}
+
+async fn show_approval(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
+    approvals::show(&app, id, request).await
+}
+
+async fn approval_policy(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    approvals::policy(&app, request).await
+}
+
+async fn set_approval_policy(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    approvals::set_policy(&app, request).await
+}
+
+async fn webhooks(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    approvals::webhooks(&app, request).await
+}
+
+async fn put_webhook(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
+    approvals::put_webhook(&app, id, request).await
+}
+
+async fn delete_webhook(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
+    approvals::delete_webhook(&app, id, request).await
+}
+
+async fn list_notices(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    approvals::notices(&app, request).await
 }
 
 async fn list_cards(State(app): State<Arc<App>>, request: Request) -> Response<Body> {

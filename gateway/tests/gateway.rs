@@ -2,6 +2,7 @@
 
 mod cards;
 mod connections;
+mod decisions;
 mod fake;
 
 use std::collections::BTreeMap;

@@ -1,8 +1,12 @@
 use expect_test::{Expect, expect};
 
 use super::*;
+use crate::event::{self, Watched};
 use crate::flag::SetFlag;
+use crate::identity::{PutToken, system, token_hash};
+use crate::passport::SplitPassport;
 use crate::receipt::GetReceipt;
+use crate::stamp::Principal;
 use crate::transcript::{Line, World, person};
 
 /// Each line is one entry of the log; reads have no number. Requests are told as `a1`, `a2` ... in their order.
@@ -10,7 +14,7 @@ fn check(lines: &str, expected: Expect) {
     let (mut world, mut known, mut told, mut revision) = (World::new(), Vec::new(), String::new(), 0);
     for line in lines.lines().map(str::trim) {
         let line = Line::parse(line);
-        let is_read = matches!(line.verb, "get" | "list");
+        let is_read = matches!(line.verb, "get" | "list" | "events");
         revision += u64::from(!is_read);
         let number = if is_read { "-".to_string() } else { revision.to_string() };
         let answer = play(&mut world, &mut known, &line).unwrap_or_else(|refusal| format!("refused: {refusal}"));
@@ -41,7 +45,8 @@ fn play(world: &mut World, known: &mut Vec<String>, line: &Line) -> Result<Strin
         }
         "policy" => {
             let has = |word: &str| line.words.contains(&word);
-            let command = SetApprovalPolicy { approve_low: has("low"), approve_medium: has("medium") };
+            let rules = line.option("rules").map_or_else(Vec::new, |json| serde_json::from_str(&json).unwrap());
+            let command = SetApprovalPolicy { approve_low: has("low"), approve_medium: has("medium"), rules };
             world.call(time, caller, None, command).map(|policy| format!("low {}, medium {}", policy.approve_low, policy.approve_medium))
         }
         "ask" => {
@@ -61,6 +66,26 @@ fn play(world: &mut World, known: &mut Vec<String>, line: &Line) -> Result<Strin
             let approval = world.call(time, caller, None, command)?;
             known.push(approval.request_id.clone());
             Ok(row(&approval))
+        }
+        "meet" => {
+            let Principal { tenant, passport, tier, scopes } = caller;
+            let put = PutToken { hash: token_hash(line.who), tenant, passport, tier, scopes, expires_at: None };
+            world.call(time, system(), None, put).map(|put| format!("{} has a passport", put.passport))
+        }
+        "continuity" => {
+            let command = SetFlag { name: flag::IDENTITY_CONTINUITY.name.into(), value: "on".into() };
+            world.call(time, caller, None, command).map(|flag| format!("flag: {}", flag.value))
+        }
+        "split" => {
+            let (target, new_name, public_key) = (line.who.into(), line.word(0).into(), "ab".repeat(32));
+            let split = SplitPassport { target, new_name, reason: None, public_key };
+            world.call(time, caller, None, split).map(|split| format!("{} is there", split.new_passport))
+        }
+        "events" => {
+            let watched = event::watch(&world.state, &caller.tenant, Revision(0), 100).expect("no fault");
+            let Watched::Events(events) = watched else { panic!("a short transcript loses no event") };
+            let told = events.iter().filter(|event| event.kind.starts_with("approval."));
+            Ok(told.map(|event| format!("{} {}", event.revision, event.kind)).collect::<Vec<_>>().join(", "))
         }
         "approve" | "reject" => {
             let command = DecideApproval {
@@ -276,4 +301,136 @@ fn the_receipt_of_a_decision_has_the_documented_body() {
         reviewer_notes: seen
     "#]]
     .assert_eq(&told.replace(&known[0], "ar_1"));
+}
+
+#[test]
+fn dual_control_needs_two_different_people_and_a_no_of_one() {
+    check(
+        "0s olga policy rules=[{\"risk_tier\":\"high\",\"approvals\":2}]
+         0s mara ask high
+         1s otto approve a1 notes=fine
+         1s jon  get a1
+         1s jon  list pending
+         2s otto approve a1
+         2s mara approve a1
+         3s elsa approve a1
+         3s dana reject a1
+         4s mara ask high
+         4s elsa approve a2
+         5s elsa reject a2
+         6s mara ask high ttl=10s
+         7s dana approve a3
+         16s - tick
+         16s otto approve a3
+         16s jon events",
+        expect![[r#"
+            1 low false, medium false
+            2 a1 pending
+            3 a1 pending
+            - a1 pending
+            - [a1 pending]
+            4 refused: `otto` has approved this, and it needs two different people
+            5 refused: deciding needs the tier elite or operator, or the scope `approvals:decide`, and `mara` is verified
+            6 a1 approved by elsa
+            7 refused: approval `a1` was already approved
+            8 a2 pending
+            9 a2 pending
+            10 a2 rejected by elsa
+            11 a3 pending
+            12 a3 pending
+            13 ticked
+            14 refused: approval `a3` expired undecided
+            - 1 approval.policy_set, 2 approval.requested, 3 approval.approved_once, 6 approval.approved, 8 approval.requested, 9 approval.approved_once, 10 approval.rejected, 11 approval.requested, 12 approval.approved_once, 13 approval.expired
+        "#]],
+    );
+}
+
+#[test]
+fn passports_that_were_split_from_one_another_are_one_person() {
+    check(
+        "0s olga meet
+         0s olga continuity
+         0s olga split otto
+         0s olga policy rules=[{\"approvals\":2}]
+         0s mara ask high
+         1s olga approve a1
+         1s otto approve a1
+         1s otto ask low
+         1s olga approve a2
+         2s elsa approve a1",
+        expect![[r#"
+            1 olga has a passport
+            2 flag: on
+            3 otto is there
+            4 low false, medium false
+            5 a1 pending
+            6 a1 pending
+            7 refused: `olga` has approved this, and it needs two different people
+            8 a2 pending
+            9 refused: `olga` and `otto`, who asked, were split from one passport, and nobody decides his own request
+            10 a1 approved by elsa
+        "#]],
+    );
+}
+
+#[test]
+fn the_first_rule_that_fits_decides_by_risk_tier_and_action() {
+    check(
+        "0s olga policy rules=[{\"risk_tier\":\"high\",\"approve\":true}]
+         0s olga policy rules=[{\"risk_tier\":\"low\",\"approve\":true,\"approvals\":2}]
+         0s olga policy rules=[{\"approvals\":3}]
+         0s olga policy rules=[{\"escalate_after_ms\":5}]
+         0s olga policy low rules=[{\"action_prefix\":\"deploy\",\"decider_tier_min\":\"operator\",\"ttl_ms\":5000},{\"risk_tier\":\"medium\",\"requester_tier_min\":\"elite\",\"approve\":true}]
+         1s mara ask low action=deploy-prod
+         1s mara ask low action=tidy
+         1s mara ask medium
+         1s elsa ask medium
+         2s elsa approve a1
+         2s dana approve a1
+         2s otto approve a1
+         2s mara ask high action=deploy-eu
+         7s jon  get a5",
+        expect![[r#"
+            1 refused: `rules.0.approve` goes with the `risk_tier` low or medium only: high risk always waits for a person
+            2 refused: `rules.0.approve` leaves nobody to ask; leave the rule's other terms out
+            3 refused: `rules.0.approvals` must be 1 or 2, not 3
+            4 refused: `rules.0.escalate_after_ms` must be 1000 to 2592000000, not 5
+            5 low true, medium false
+            6 a1 pending
+            7 a2 approved by policy:low
+            8 a3 pending
+            9 a4 approved by policy:medium
+            10 refused: the policy wants a decider of the tier operator or above, and `elsa` is elite
+            11 refused: the policy wants a decider of the tier operator or above, and `dana` is verified
+            12 a1 approved by otto
+            13 a5 pending
+            - a5 expired
+        "#]],
+    );
+}
+
+#[test]
+fn what_waits_for_too_long_is_told_once_as_escalated() {
+    check(
+        "0s olga policy rules=[{\"risk_tier\":\"high\",\"escalate_after_ms\":5000}]
+         0s mara ask high ttl=20s
+         0s mara ask high ttl=4s
+         0s mara ask high ttl=20s
+         1s otto approve a3
+         5s - tick
+         6s - tick
+         20s - tick
+         20s jon events",
+        expect![[r#"
+            1 low false, medium false
+            2 a1 pending
+            3 a2 pending
+            4 a3 pending
+            5 a3 approved by otto
+            6 ticked
+            7 ticked
+            8 ticked
+            - 1 approval.policy_set, 2 approval.requested, 3 approval.requested, 4 approval.requested, 5 approval.approved, 6 approval.expired, 6 approval.escalated, 8 approval.expired
+        "#]],
+    );
 }

@@ -936,9 +936,9 @@ fn a_lock_delay_keeps_others_out_after_a_card_is_lost_and_not_after_it_is_given_
             9 granted c5 to ben: token 9, 1800000 ms left
             10 released c5 of ben on file://db/y
             11 granted c6 to jon: token 11, 60000 ms left
-            12 refused: punchcard `c5` has changed: expected held, found released
-            13 refused: `file://db/y` is held by `jon` for another 58 s (lease on `file://db/y`)
-            14 renewed c6 to jon: token 11, 60000 ms left
+            12 force_released c6 of jon on file://db/y
+            13 refused: `file://db/y` is kept closed after it was lost by `jon` for another 19 s (lease on `file://db/y`)
+            14 granted c7 to jon: token 14, 1800000 ms left
             15 refused: `lock_delay_ms` must be 0 to 60000, not 61000
         "#]],
     );

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::group;
-use super::punchcards::Card;
+use super::punchcards::Handed;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
@@ -182,11 +182,11 @@ pub struct HandoffAccepted {
     /// Work items that the session names.
     work_ids: Vec<String>,
     /// Cards that came over with it; send their `fencing_token` with what you do under them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    punchcards: Vec<Card>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    punchcards: Option<Vec<Handed>>,
     /// Resources whose cards the sender had lost by now: take them with `punch_in`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    punchcards_lost: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    punchcards_lost: Option<Vec<String>>,
 }
 
 impl Tool for AcceptHandoff {
@@ -218,8 +218,8 @@ impl Tool for AcceptHandoff {
             source_agent: Some(done.source),
             message: done.message,
             work_ids: done.work_ids,
-            punchcards: done.punchcards.into_iter().map(Into::into).collect(),
-            punchcards_lost: done.punchcards_lost,
+            punchcards: Some(done.punchcards.into_iter().map(Into::into).collect()).filter(|cards: &Vec<Handed>| !cards.is_empty()),
+            punchcards_lost: Some(done.punchcards_lost).filter(|lost| !lost.is_empty()),
         };
         Ok(Reply::at(revision, facts))
     }

@@ -5,15 +5,15 @@ mod take;
 use std::time::Instant;
 
 use quorate_domain::limit::LIST_DEFAULT;
-use quorate_domain::punchcard::{self, ListWaiters, Punchcards};
+use quorate_domain::punchcard::{self, Punchcards};
 use quorate_domain::refusal::shown;
+use quorate_domain::{Revision, UnixMs};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::group;
 use crate::call::{CallContext, CallError};
-use crate::cards::Waits;
 use crate::cluster::{Cluster, Consistency};
 use crate::limit::CHECK_DEADLINE;
 use crate::registry::{Effect, Reply, Tool};
@@ -103,9 +103,6 @@ pub struct Card {
     force_released_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     receipt_release: Option<String>,
-    /// How long the resource stays closed to others after the card is lost; absent: not at all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lock_delay_ms: Option<u64>,
 }
 
 impl From<punchcard::Punchcard> for Card {
@@ -127,8 +124,43 @@ impl From<punchcard::Punchcard> for Card {
             release_commit_sha: card.release_commit_sha,
             force_released_by: card.force_released_by,
             receipt_release: card.receipt_release,
-            lock_delay_ms: Some(card.lock_delay_ms).filter(|delay_ms| *delay_ms > 0),
         }
+    }
+}
+
+/// A card that came into other hands.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Handed {
+    punchcard_id: String,
+    resource: String,
+    holder_passport: String,
+    /// The holder sends it with what it does under the card.
+    fencing_token: u64,
+    expires_at_unix_ms: u64,
+}
+
+impl From<punchcard::Punchcard> for Handed {
+    fn from(card: punchcard::Punchcard) -> Self {
+        let (UnixMs(expires_at_unix_ms), Revision(fencing_token)) = (card.expires_at, card.fencing_token);
+        Self { punchcard_id: card.id, resource: card.resource, holder_passport: card.holder, fencing_token, expires_at_unix_ms }
+    }
+}
+
+/// One that waits.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Waiting {
+    holder_passport: String,
+    resource: String,
+    /// How long it waits yet.
+    left_ms: u64,
+    /// Passports that are in the way: they hold what overlaps, or came first.
+    waits_for: Vec<String>,
+}
+
+impl From<punchcard::Waiter> for Waiting {
+    fn from(waiter: punchcard::Waiter) -> Self {
+        let waits_for = waiter.behind.into_iter().map(|wait| wait.holder).collect();
+        Self { holder_passport: waiter.holder, resource: waiter.resource, left_ms: waiter.left_ms, waits_for }
     }
 }
 
@@ -136,7 +168,7 @@ impl From<punchcard::Punchcard> for Card {
 
 /// Give a card back, so that the next one can take it. Do so as soon as your change is done.
 ///
-/// With `transfer_to` it goes to that passport, past those who wait, under a new token; yours is refused from then on.
+/// With `transfer_to` that passport gets it under a new token, past those who wait.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PunchOut {
@@ -156,9 +188,9 @@ pub struct PunchOut {
 pub struct GivenBack {
     #[serde(flatten)]
     card: Card,
-    /// With `transfer_to`: the card that began for that one.
+    /// Who has it now, with `transfer_to`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    successor: Option<Card>,
+    transferred_to: Option<String>,
 }
 
 impl Tool for PunchOut {
@@ -179,19 +211,17 @@ impl Tool for PunchOut {
         if let Some(to_passport) = transfer_to {
             let command = punchcard::TransferPunchcard { resource, holder_passport, tenant_id, to_passport, release_commit_sha };
             let (done, revision) = cluster.propose(ctx, command).await?;
-            return Ok(Reply::at(revision, GivenBack { card: done.released.into(), successor: Some(done.card.into()) }));
+            return Ok(Reply::at(revision, GivenBack { card: done.released.into(), transferred_to: Some(done.card.holder) }));
         }
         let command = punchcard::PunchOut { resource, holder_passport, tenant_id, release_commit_sha };
         let (card, revision) = cluster.propose(ctx, command).await?;
-        Ok(Reply::at(revision, GivenBack { card: card.into(), successor: None }))
+        Ok(Reply::at(revision, GivenBack { card: card.into(), transferred_to: None }))
     }
 }
 
 // ------------------------------------------------------------------ list_punchcards
 
 /// List cards of your team, newest first: who holds what, and what became of earlier cards.
-///
-/// With `waiting`, the page lists who waits for what in place of cards, and for whom each one waits.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListPunchcards {
@@ -203,9 +233,6 @@ pub struct ListPunchcards {
     tenant_id: Option<String>,
     /// Cards in this state; absent: all.
     status: Option<Status>,
-    /// Who waits in place of who holds: for what overlaps `resource`, or all.
-    #[serde(default)]
-    waiting: bool,
     /// Cards of this page: 50 when absent, at most 1,000.
     #[schemars(range(min = 1, max = 1_000))]
     limit: Option<u64>,
@@ -218,9 +245,6 @@ pub struct Cards {
     /// Cards in this reply.
     count: usize,
     punchcards: Vec<Card>,
-    /// With `waiting`: places in the queue.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waiters: Option<Vec<Waits>>,
     /// Pass it as `cursor` for the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -229,7 +253,7 @@ pub struct Cards {
 impl From<Punchcards> for Cards {
     fn from(found: Punchcards) -> Self {
         let punchcards: Vec<Card> = found.punchcards.into_iter().map(Into::into).collect();
-        Self { count: punchcards.len(), punchcards, waiters: None, next_cursor: found.next_cursor }
+        Self { count: punchcards.len(), punchcards, next_cursor: found.next_cursor }
     }
 }
 
@@ -247,26 +271,12 @@ impl Tool for ListPunchcards {
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Cards>, CallError> {
-        let limit = self.limit.unwrap_or(LIST_DEFAULT as u64);
-        if self.waiting {
-            if self.status.is_some() {
-                return Err(CallError::arguments("`status` does not go with `waiting`", "Leave one of them out."));
-            }
-            let check = self.tenant_id.filter(|tenant| ctx.principal().is_ok_and(|caller| caller.tenant != *tenant));
-            if let Some(tenant) = check {
-                return Err(CallError::Refused(quorate_domain::Refusal::not_found("tenant", tenant)));
-            }
-            let query = ListWaiters { resource: self.resource, holder_passport: self.holder_passport, limit, cursor: self.cursor };
-            let (found, served) = cluster.read(ctx, query).await?;
-            let waiters = Some(found.waiters.into_iter().map(Into::into).collect());
-            return Ok(Reply::at(served.revision, Cards { count: 0, punchcards: Vec::new(), waiters, next_cursor: found.next_cursor }));
-        }
         let query = punchcard::ListPunchcards {
             resource: self.resource,
             holder_passport: self.holder_passport,
             tenant_id: self.tenant_id,
             status: self.status.map(Into::into),
-            limit,
+            limit: self.limit.unwrap_or(LIST_DEFAULT as u64),
             cursor: self.cursor,
         };
         let (found, served) = cluster.read(ctx, query).await?;
@@ -360,8 +370,8 @@ pub struct Checked {
     #[serde(skip_serializing_if = "Option::is_none")]
     fencing_token: Option<u64>,
     /// True when its holder lost the card and its lock delay keeps the resource closed to others until `expires_at_unix_ms`.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    settling: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settling: Option<bool>,
     /// How old the answer may be; there when `max_staleness_ms` was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     age_ms: Option<u64>,
@@ -399,7 +409,7 @@ impl Tool for CheckPunchcard {
             resource: found.resource,
             mode: Nullable(card.as_ref().map(|card| card.mode.into())),
             expires_at_unix_ms: Nullable(found.closed_until.or(card.as_ref().map(|card| card.expires_at)).map(|at| at.0)),
-            settling: found.closed_until.is_some(),
+            settling: found.closed_until.map(|_| true),
             fencing_token: card.as_ref().filter(|card| card.holder == *caller).map(|card| card.fencing_token.0),
             held_resource: card.map(|card| card.resource),
             left_ms: found.left_ms,

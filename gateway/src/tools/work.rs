@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::group;
+use super::punchcards::Waiting;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
@@ -700,6 +701,9 @@ impl Tool for StatusFeed {
 pub struct CoordStatus {
     /// Sessions and work of this project, from `list_projects`; absent: of all.
     project_id: Option<String>,
+    /// Tell too who waits for a punchcard, and for whom.
+    #[serde(default)]
+    waiting: bool,
     /// Rows of this page: 50 when absent, at most 1,000.
     #[schemars(range(min = 1, max = 1_000))]
     limit: Option<u64>,
@@ -716,6 +720,12 @@ pub struct Coordination {
     active_sessions: Vec<ActiveSession>,
     /// In progress, newest first; it begins where the sessions end.
     work_in_flight: Vec<Item>,
+    /// With `waiting`: who queues for which resource, the first 50; `GET /v1/punchcards/waiters` has all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<Vec<Waiting>>,
+    /// True when there are more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more_waiting: Option<bool>,
     /// Pass it as `cursor` for the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -807,6 +817,10 @@ impl From<coord::Session> for ActiveSession {
     }
 }
 
+fn waiters() -> punchcard::ListWaiters {
+    punchcard::ListWaiters { resource: None, holder_passport: None, limit: LIST_DEFAULT as u64, cursor: None }
+}
+
 impl Tool for CoordStatus {
     const NAME: &'static str = "coord_status";
     const TITLE: &'static str = "Show who is at work";
@@ -825,12 +839,18 @@ impl Tool for CoordStatus {
         let query =
             coord::CoordStatus { project_id: self.project_id, limit: self.limit.unwrap_or(LIST_DEFAULT as u64), cursor: self.cursor };
         let (found, served) = cluster.read(ctx, query).await?;
+        let waiters = match self.waiting {
+            true => Some(cluster.read(ctx, waiters()).await?.0),
+            false => None,
+        };
         let facts = Coordination {
             now_unix_ms: found.now.0,
             presence_ttl_secs: found.presence_ttl_s,
             project_id,
             active_sessions: found.sessions.into_iter().map(Into::into).collect(),
             work_in_flight: found.work.into_iter().map(Into::into).collect(),
+            more_waiting: waiters.as_ref().and_then(|waiters| waiters.next_cursor.as_ref()).map(|_| true),
+            waiting: waiters.map(|waiters| waiters.waiters.into_iter().map(Into::into).collect()),
             next_cursor: found.next_cursor,
         };
         Ok(Reply::at(served.revision, facts))

@@ -87,7 +87,7 @@ async fn cards_are_renewed_in_bulk_and_handed_over_under_a_new_token() {
     let late = json!({ "resource": "file://x", "holder_passport": "agent-a", "fencing_token": old });
     assert!(world.call(&a(), "punch_out", late).await.told().contains("STALE_TOKEN"));
     let back = json!({ "resource": "file://x", "holder_passport": "agent-b", "transfer_to": "agent-a" });
-    assert_eq!(world.ok(&b(), "punch_out", back).await["successor"]["holder_passport"], json!("agent-a"));
+    assert_eq!(world.ok(&b(), "punch_out", back).await["transferred_to"], json!("agent-a"));
     let history = get(&world, &b(), "/v1/punchcards?resource=file://x&limit=2").await.json();
     assert_eq!((&history["count"], history["next_cursor"].is_string()), (&json!(2), true), "it is told in pages: {history}");
 }
@@ -103,9 +103,10 @@ async fn who_waits_for_whom_is_told_and_whoever_closes_a_circle_is_refused() {
         tokio::spawn(async move { world.ok(&a(), "punch_in", waits).await })
     };
     until(async || get(&world, &b(), "/v1/punchcards/waiters").await.json()["waiters"].as_array().is_some_and(|all| all.len() == 1)).await;
-    let listed = world.ok(&b(), "list_punchcards", json!({ "waiting": true, "resource": "tree://." })).await;
-    assert_eq!(listed["waiters"][0]["holder_passport"], json!("agent-a"));
-    assert_eq!(listed["waiters"][0]["waits_for"], json!([{ "passport": "agent-b", "resource": "file://y", "queued": false }]));
+    let status = world.ok(&b(), "coord_status", json!({ "waiting": true })).await;
+    assert_eq!((&status["waiting"][0]["holder_passport"], &status["waiting"][0]["waits_for"]), (&json!("agent-a"), &json!(["agent-b"])));
+    let over_http = get(&world, &b(), "/v1/punchcards/waiters?resource=file://y").await.json();
+    assert_eq!(over_http["waiters"][0]["waits_for"], json!([{ "passport": "agent-b", "resource": "file://y", "queued": false }]));
     let closes = json!({ "resource": "file://x", "holder_passport": "agent-b", "wait_ms": 60_000 });
     let refused = world.call(&b(), "punch_in", closes).await;
     let told = "200 \"DEADLOCK\" wrote=no waiting for `file://x` would never end: `agent-b` wants `file://x`, held by `agent-a` (`file://x`), \

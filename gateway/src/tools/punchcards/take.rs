@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use quorate_domain::limit::LEASE_WAIT_MS_MAX;
 use quorate_domain::punchcard::{self, AttendTicket, GetTicket, LeaveQueue, PunchedIn};
 use quorate_domain::{Revision, UnixMs};
-use quorate_proto::cluster::watch_response;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -13,9 +12,10 @@ use serde_json::{Value, json};
 use super::{Card, Mode};
 use crate::call::{CallContext, CallError};
 use crate::cluster::{Cluster, Consistency};
-use crate::limit::{TICKET_ALIVE_EVERY, TICKET_POLL_BLIND, TICKET_POLL_WATCHED};
+use crate::limit::{TICKET_ALIVE_EVERY, TICKET_POLL_WATCHED};
 use crate::registry::{Effect, Reply, Tool};
 use crate::tools::group;
+use crate::wait::Watcher;
 
 /// Take the lease on a resource, so that nobody else changes it until you punch out or it ends.
 ///
@@ -44,8 +44,7 @@ pub struct PunchIn {
     /// How long to queue when another holds it, in milliseconds: at most 600,000; absent: not at all.
     #[schemars(range(min = 0))]
     wait_ms: Option<u64>,
-    /// How long nobody else gets what the lease covers after you lose it, by its time or by force, in milliseconds: at most
-    /// 60,000; absent: not at all. For what checks no fencing token, so that writes on their way arrive first.
+    /// How long it stays closed to others after you lose it, in milliseconds: at most 60,000. For what checks no fencing token.
     #[schemars(range(min = 0))]
     lock_delay_ms: Option<u64>,
 }
@@ -150,7 +149,7 @@ impl Place {
     /// gateways; only the looking is done here, woken by change events where a node streams them.
     async fn wait(mut self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Granted>, CallError> {
         let caller = ctx.principal()?;
-        let mut events = cluster.watch(caller, self.since).await;
+        let mut watcher = Watcher::open(cluster, caller, self.since).await;
         let mut alive_at = self.start;
         loop {
             if alive_at.elapsed() >= TICKET_ALIVE_EVERY {
@@ -173,18 +172,7 @@ impl Place {
             if left.is_zero() {
                 break;
             }
-            match &mut events {
-                Some(stream) => {
-                    let next = tokio::time::timeout(left.min(TICKET_POLL_WATCHED), next_event(stream)).await;
-                    if let Ok(Ended) = next.map(|event| event.unwrap_or(Ended)) {
-                        events = None;
-                    }
-                }
-                None => {
-                    tokio::time::sleep(left.min(TICKET_POLL_BLIND)).await;
-                    events = cluster.watch(caller, self.since).await;
-                }
-            }
+            watcher.look_again(left.min(TICKET_POLL_WATCHED), |event| event.kind.starts_with("punchcard.")).await;
         }
         self.leave.armed = false;
         let ctx = CallContext { deadline: Instant::now() + TICKET_POLL_WATCHED * 10, fencing_token: None, ..ctx.clone() };
@@ -220,25 +208,6 @@ impl Place {
                 tracing::debug!(%error, "a sign of life of a queued call did not arrive");
             }
         });
-    }
-}
-
-/// The stream of events is over.
-struct Ended;
-
-/// Comes back at the next event that can have moved the queue; `None` when the stream ended.
-async fn next_event(stream: &mut tonic::Streaming<quorate_proto::cluster::WatchResponse>) -> Option<Ended> {
-    loop {
-        match stream.message().await {
-            Ok(Some(message)) => match message.result {
-                Some(watch_response::Result::Events(events)) if events.events.iter().any(|event| event.kind.starts_with("punchcard.")) => {
-                    return None;
-                }
-                Some(watch_response::Result::CompactedThrough(_)) => return Some(Ended),
-                _ => {}
-            },
-            Ok(None) | Err(_) => return Some(Ended),
-        }
     }
 }
 
