@@ -108,4 +108,5 @@ commands! {
     DeleteWebhook(notice::DeleteWebhook) -> notice::Webhook,
     TakeNotice(notice::TakeNotice) -> notice::NoticeTaken,
     SettleNotice(notice::SettleNotice) -> notice::NoticeSettled,
+    PutProject(work::PutProject) -> work::Project,
 }

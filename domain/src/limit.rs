@@ -148,6 +148,15 @@ pub const WORK_BODY_BYTES_MAX: usize = 16 * 1024;
 /// A whole item, or a comment, as JSON: it fits a reply by itself.
 pub const WORK_JSON_BYTES_MAX: usize = 28 * 1024;
 
+/// Items that one depends on, and that depend on one; each of these changes in the entry in which that one is finished.
+pub const WORK_DEPENDENCIES_MAX: usize = 50;
+pub const WORK_DEPENDENTS_MAX: usize = if cfg!(test) { 5 } else { 100 };
+/// Items that are looked at to see whether one would depend on itself.
+pub const WORK_DEPENDENCY_STEPS_MAX: usize = 2_000;
+/// Projects that a tenant makes, and the members of one.
+pub const PROJECTS_MAX: usize = if cfg!(test) { 3 } else { 1_000 };
+pub const PROJECT_MEMBERS_MAX: usize = 500;
+
 /// Passports whose usage one addition tells.
 pub const USAGE_ROWS_MAX: usize = 100;
 

@@ -71,6 +71,7 @@ pub enum Kind {
     Webhook = 216,
     Notice = 217,
     NoticeCount = 218,
+    Project = 219,
     // Index
     FactById = 100,
     FactByRank = 101,

@@ -89,6 +89,7 @@ fn of_sixty_that_claim_an_item_at_once_one_has_it_in_every_run() {
                     linked_pr: None,
                     linked_issue: None,
                     blocker_reason: None,
+                    depends_on: Vec::new(),
                 },
             )
             .unwrap();
@@ -103,6 +104,8 @@ fn of_sixty_that_claim_an_item_at_once_one_has_it_in_every_run() {
                 blocker_reason: None,
                 blocker_kind: None,
                 expected_state: Some(State::Planned),
+                assignee_passport: None,
+                depends_on: None,
             };
             let won = match race.call(&who, "claim", claim) {
                 Ok(Moved::Applied(_)) => true,

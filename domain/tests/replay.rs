@@ -197,6 +197,7 @@ fn work(caller: usize) -> impl Strategy<Value = Command> {
         linked_pr: None,
         linked_issue: None,
         blocker_reason: None,
+        depends_on: Vec::new(),
     });
     let moved = (1..120_u64, prop::sample::select(states), any::<bool>()).prop_map(move |(revision, state, approval)| MoveWork {
         work_id: own(revision),
@@ -205,6 +206,8 @@ fn work(caller: usize) -> impl Strategy<Value = Command> {
         blocker_reason: (state == State::Blocked).then(|| "why".into()),
         blocker_kind: (state == State::Blocked && approval).then_some(BlockerKind::NeedsApproval),
         expected_state: None,
+        assignee_passport: None,
+        depends_on: None,
     });
     let comment =
         (1..120_u64).prop_map(move |revision| CommentOnWork { work_id: own(revision), author_passport: name.into(), body: "hm".into() });

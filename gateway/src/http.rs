@@ -18,7 +18,7 @@ use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
 use crate::server::App;
 use crate::tools::observations::{self, Told};
-use crate::{approvals, cards, proofs};
+use crate::{approvals, cards, projects, proofs};
 
 /// Where the log stood.
 pub const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
@@ -268,6 +268,7 @@ pub fn openapi(app: &App) -> Value {
         .chain(observations::openapi(&failure))
         .chain(cards::openapi(&failure))
         .chain(approvals::openapi(&failure))
+        .chain(projects::openapi(&failure))
     {
         paths[path] = operation;
     }

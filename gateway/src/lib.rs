@@ -5,7 +5,7 @@
 //! about facts, cards or approvals stands in `quorate-domain`, so that every path meets the same one.
 //!
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
-//! [`mcp`], [`http`], [`rest`], [`cards`], [`approvals`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
+//! [`mcp`], [`http`], [`rest`], [`cards`], [`approvals`], [`projects`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
 //! reaches the leader), [`events`], [`sse`] and `notices` (what a change sets off), [`auth`] and [`session`] (who is calling), [`keys`] (who
 //! signs), [`hook`] (the edit guard), [`profile`], [`docs`], [`metrics`].
 
@@ -28,6 +28,7 @@ pub mod mcp;
 pub mod metrics;
 mod notices;
 pub mod profile;
+pub mod projects;
 pub mod proofs;
 pub mod registry;
 pub mod rest;

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::routing::{any, get, post, put};
+use axum::routing::{any, get, patch, post, put};
 use ed25519_dalek::VerifyingKey;
 use quorate_domain::flag::{Definition, GetFlags};
 use quorate_domain::identity;
@@ -37,7 +37,7 @@ use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
 use crate::tools::observations::Batch;
 use crate::usage::{self, Meter};
-use crate::{approvals, cards, conformance, connection, events, hook, http, mcp, metrics, notices, proofs, tools};
+use crate::{approvals, cards, conformance, connection, events, hook, http, mcp, metrics, notices, projects, proofs, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -317,6 +317,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/v1/webhooks", get(webhooks))
         .route("/v1/webhooks/{id}", put(put_webhook).delete(delete_webhook))
         .route("/v1/notices", get(list_notices))
+        .route("/v1/projects", post(create_project).fallback(only_post))
+        .route("/v1/projects/{id}", patch(change_project))
         .route("/v1/punchcards", get(list_cards))
         .route("/v1/punchcards/waiters", get(card_waiters))
         .route("/v1/punchcards/renew", post(renew_cards).fallback(only_post))
@@ -473,6 +475,14 @@ async fn delete_webhook(State(app): State<Arc<App>>, Path(id): Path<String>, req
 
 async fn list_notices(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     approvals::notices(&app, request).await
+}
+
+async fn create_project(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    projects::put(&app, None, request).await
+}
+
+async fn change_project(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
+    projects::put(&app, Some(id), request).await
 }
 
 async fn list_cards(State(app): State<Arc<App>>, request: Request) -> Response<Body> {

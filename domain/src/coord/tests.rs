@@ -48,6 +48,7 @@ fn play(world: &mut World, line: &Line) -> Result<String, Refusal> {
                 linked_pr: None,
                 linked_issue: None,
                 blocker_reason: None,
+                depends_on: Vec::new(),
             };
             world.call(time, caller, None, command).map(|work| work.title)
         }
