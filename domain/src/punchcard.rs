@@ -20,6 +20,7 @@ mod reissue;
 mod release;
 mod revoked;
 mod transfer;
+mod waiters;
 
 use serde::{Deserialize, Serialize};
 
@@ -38,13 +39,16 @@ use ask::Ask;
 pub use ask::{AttendTicket, GetTicket, LeaveQueue, PunchIn, PunchedIn};
 pub use deadlock::Wait;
 use held::Hold;
-pub use look::{CheckPunchcard, ListPunchcards, ListWaiters, PunchcardChecked, Punchcards, TokenVerified, VerifyToken, Waiter, Waiters};
+pub use look::{
+    Blocked, BlockedList, CheckPunchcard, ListBlocked, ListPunchcards, PunchcardChecked, Punchcards, TokenVerified, VerifyToken,
+};
 use queue::stored;
 pub(crate) use reissue::{all_held, reissue};
 pub use release::{ForceRelease, PunchOut};
 pub(crate) use revoked::end_all;
 pub use transfer::{RenewPunchcards, Renewed, TransferPunchcard, Transferred};
 pub(crate) use transfer::{check_all, hand_all};
+pub use waiters::{ListWaiters, Waiter, Waiters};
 
 /// What the holder means to do. Both exclude each other alike; it is told to those who ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use axum::http::{Method, Request, Response};
 use quorate_domain::Revision;
 use quorate_domain::limit::LIST_DEFAULT;
 use quorate_domain::punchcard::{
-    ListPunchcards, ListWaiters, RenewPunchcards, TokenVerified, TransferPunchcard, VerifyToken, Wait, Waiter,
+    Blocked, ListBlocked, ListPunchcards, RenewPunchcards, TokenVerified, TransferPunchcard, VerifyToken, Wait,
 };
 use quorate_proto::fence::fence_server::{Fence, FenceServer};
 use quorate_proto::fence::{VerifyTokenRequest, VerifyTokenResponse};
@@ -67,7 +67,7 @@ struct WaitersWanted {
 pub async fn waiters(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
     let cluster = &app.cluster;
     rest::read(app, request, &["crux-mcp.list_punchcards"], |ctx, wanted: WaitersWanted| async move {
-        let query = ListWaiters {
+        let query = ListBlocked {
             resource: wanted.resource,
             holder_passport: wanted.holder_passport,
             limit: wanted.limit.unwrap_or(LIST_DEFAULT as u64),
@@ -110,8 +110,8 @@ struct WaitsFor {
     queued: bool,
 }
 
-impl From<Waiter> for Waits {
-    fn from(waiter: Waiter) -> Self {
+impl From<Blocked> for Waits {
+    fn from(waiter: Blocked) -> Self {
         let waits_for = |wait: Wait| WaitsFor { passport: wait.holder, resource: wait.held, queued: wait.queued };
         Self {
             ticket: waiter.ticket,

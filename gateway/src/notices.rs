@@ -19,6 +19,7 @@ use sha2::Sha256;
 
 use crate::call::CallError;
 use crate::cluster::{Cluster, Consistency};
+use crate::egress::{self, Allowed};
 use crate::limit::STANDING_STALE_MS_MAX;
 
 /// How often a gateway looks for notices that are due.
@@ -110,6 +111,10 @@ async fn deliver_one(cluster: &Cluster, keys: &WebhookKeys, client: &reqwest::Cl
 
 /// One attempt. What went wrong is told without the address, which can be a secret.
 async fn send(client: &reqwest::Client, keys: &WebhookKeys, notice: &Notice, webhook: &Webhook) -> Result<(), String> {
+    let allowed = egress::judge(&webhook.url, Allowed { loopback_http: true, plain_http: false });
+    if let Err(reason) = allowed.and_then(|verdict| if verdict.allowed { Ok(()) } else { Err(verdict.reasons.join(", ")) }) {
+        return Err(format!("the address may not be called: {reason}"));
+    }
     let body = match webhook.format {
         Format::Generic => notice.body.to_string(),
         Format::Slack => slack(&notice.body).to_string(),

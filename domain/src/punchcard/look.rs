@@ -127,7 +127,7 @@ impl VerifyToken {
 
 /// Who waits for what, and for whom: by waiter and resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ListWaiters {
+pub struct ListBlocked {
     /// Only what overlaps this.
     pub resource: Option<String>,
     pub holder_passport: Option<String>,
@@ -137,7 +137,7 @@ pub struct ListWaiters {
 
 /// A place in the queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Waiter {
+pub struct Blocked {
     pub ticket: String,
     pub holder: String,
     pub resource: String,
@@ -151,13 +151,13 @@ pub struct Waiter {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Waiters {
-    pub waiters: Vec<Waiter>,
+pub struct BlockedList {
+    pub waiters: Vec<Blocked>,
     pub next_cursor: Option<String>,
 }
 
-impl ListWaiters {
-    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Waiters> {
+impl ListBlocked {
+    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<BlockedList> {
         let (tenant, now) = (&at.caller.tenant, at.lease_now);
         let holder = self.holder_passport.as_deref();
         if let Some(refusal) = holder.and_then(|holder| check_name("holder_passport", holder)) {
@@ -167,12 +167,12 @@ impl ListWaiters {
             Ok(resource) => resource,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let cursors = Cursors::of("waiters", &at.caller, &(&self.resource, &self.holder_passport));
+        let cursors = Cursors::of("blocked", &at.caller, &(&self.resource, &self.holder_passport));
         let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let order = holder.map_or_else(|| queue::by_holders(tenant), |holder| queue::by_holder(tenant, holder));
+        let order = holder.map_or_else(|| queue::by_any_holder(tenant), |holder| queue::by_holder(tenant, holder));
         let read = |id: &[u8]| {
             let ticket = queue::indexed(view, tenant, &text(id)?)?;
             let overlaps = match &resource {
@@ -187,12 +187,12 @@ impl ListWaiters {
             behind.truncate(WAITS_SHOWN);
             let left_ms = ticket.left_ms(now);
             let Ticket { id, holder, resource, mode, reason, since, .. } = ticket;
-            let waiter = Waiter { ticket: id, holder, resource, mode, reason, since, left_ms, behind, more_behind };
+            let waiter = Blocked { ticket: id, holder, resource, mode, reason, since, left_ms, behind, more_behind };
             let bytes = serde_json::to_string(&waiter).map_or(0, |json| json.len()) + ROW_NAMES_BYTES;
             Ok(Some((waiter, bytes)))
         };
         let found = work::page(view, Table::Index, &order, from.as_deref(), limit, REPLY_BYTES_MAX - 2 * REPLY_WRAPPER_BYTES, read)?;
-        Ok(Ok(Waiters { waiters: found.items, next_cursor: found.next.map(|next| cursors.seal(&next)) }))
+        Ok(Ok(BlockedList { waiters: found.items, next_cursor: found.next.map(|next| cursors.seal(&next)) }))
     }
 }
 

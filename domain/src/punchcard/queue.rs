@@ -194,13 +194,13 @@ pub(super) fn own(view: &impl Read, tenant: &str, resource: &Resource, holder: &
     }
 }
 
-/// All that wait, by holder and resource.
-pub(super) fn by_holders(tenant: &str) -> Key {
-    kind_prefix(tenant, Kind::WaiterByHolder)
+pub(super) fn by_holder(tenant: &str, holder: &str) -> Key {
+    by_any_holder(tenant).text(holder)
 }
 
-pub(super) fn by_holder(tenant: &str, holder: &str) -> Key {
-    by_holders(tenant).text(holder)
+/// All that wait, by holder and resource.
+pub(super) fn by_any_holder(tenant: &str) -> Key {
+    kind_prefix(tenant, Kind::WaiterByHolder)
 }
 
 /// Queues a call, or lets one that waits already wait on in its place.

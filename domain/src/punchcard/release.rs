@@ -8,7 +8,7 @@ use crate::identity::{check_name, check_text};
 use crate::limit::HAND_OVERS_PER_ENTRY;
 use crate::refusal::{Applied, Refusal, shown};
 use crate::resource::Resource;
-use crate::stamp::{Stamp, Tier};
+use crate::stamp::{Principal, Stamp, Tier};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 
 /// Gives a card back.
@@ -79,9 +79,14 @@ pub struct ForceRelease {
 }
 
 impl ForceRelease {
+    /// Whether somebody may take another's card at all.
+    pub fn is_for(caller: &Principal) -> bool {
+        caller.may("admin") || caller.tier >= Tier::Operator
+    }
+
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Punchcard> {
         let caller = &at.caller;
-        if !caller.may("admin") && caller.tier < Tier::Operator {
+        if !ForceRelease::is_for(caller) {
             return Ok(Err(Refusal::Denied { problem: "taking another's card needs the scope `admin` or the tier operator".into() }));
         }
         if self.by_passport.as_ref().is_some_and(|claim| *claim != caller.passport) {

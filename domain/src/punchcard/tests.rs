@@ -131,7 +131,7 @@ impl Play {
             "waiters" => {
                 let (mut cursor, mut pages) = (None, Vec::new());
                 loop {
-                    let query = ListWaiters {
+                    let query = ListBlocked {
                         resource: line.option("resource"),
                         holder_passport: line.option("holder"),
                         limit: line.ms("limit").unwrap_or(50),
@@ -139,7 +139,7 @@ impl Play {
                     };
                     let page = self.world.ask(time, caller.clone(), query)?;
                     let behind = |wait: &Wait| format!("{} on {}{}", wait.holder, wait.held, if wait.queued { " (queued)" } else { "" });
-                    let row = |waiter: &Waiter| {
+                    let row = |waiter: &Blocked| {
                         let behind: Vec<String> = waiter.behind.iter().map(behind).collect();
                         format!("{} for {} behind {}", waiter.holder, waiter.resource, behind.join(" and "))
                     };

@@ -157,8 +157,8 @@ pub struct Waiting {
     waits_for: Vec<String>,
 }
 
-impl From<punchcard::Waiter> for Waiting {
-    fn from(waiter: punchcard::Waiter) -> Self {
+impl From<punchcard::Blocked> for Waiting {
+    fn from(waiter: punchcard::Blocked) -> Self {
         let waits_for = waiter.behind.into_iter().map(|wait| wait.holder).collect();
         Self { holder_passport: waiter.holder, resource: waiter.resource, left_ms: waiter.left_ms, waits_for }
     }

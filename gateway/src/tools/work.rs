@@ -1,7 +1,7 @@
 //! Coordination: projects, the board of work, its feed, and which sessions are at work on what.
 
 use quorate_domain::limit::LIST_DEFAULT;
-use quorate_domain::{UnixMs, coord, punchcard, work};
+use quorate_domain::{UnixMs, coord, flag, punchcard, work};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -697,6 +697,7 @@ impl Tool for StatusFeed {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::WORK;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::STATUS_FEED);
     type Output = Feed;
 
     fn example() -> Value {
@@ -852,8 +853,8 @@ impl From<coord::Session> for ActiveSession {
     }
 }
 
-fn waiters() -> punchcard::ListWaiters {
-    punchcard::ListWaiters { resource: None, holder_passport: None, limit: LIST_DEFAULT as u64, cursor: None }
+fn waiters() -> punchcard::ListBlocked {
+    punchcard::ListBlocked { resource: None, holder_passport: None, limit: LIST_DEFAULT as u64, cursor: None }
 }
 
 impl Tool for CoordStatus {
@@ -863,6 +864,7 @@ impl Tool for CoordStatus {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::WORK;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::COORD);
     type Output = Coordination;
 
     fn example() -> Value {
@@ -986,6 +988,7 @@ impl Tool for CoordAnnounce {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::WORK;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::COORD);
     type Output = Announced;
 
     fn example() -> Value {
