@@ -172,7 +172,7 @@ impl Play {
                 if !self.projects.contains(&project.id) {
                     self.projects.push(project.id.clone());
                 }
-                Ok(format!("{} {} with {}", project.id, project.name, project.members.into_iter().collect::<Vec<_>>().join(", ")))
+                Ok(format!("{} {} [{}]", project.id, project.name, project.members.into_iter().collect::<Vec<_>>().join(", ")))
             }
             "project" => {
                 let found = self.world.ask(time, caller, GetProject { project_id: self.id(line.word(0)), limit: 50, cursor: None })?;
@@ -276,6 +276,24 @@ fn what_is_ready_is_planned_and_waits_for_nothing_unfinished() {
          6s mara create more after=w9
          6s eve  create theirs after=w1",
         expect![[r#"
+            1 w1 parser planned for mara
+            2 w2 lexer planned for mara
+            3 w3 docs planned for mara, 2 to come first
+            - [w2 lexer planned for mara, w1 parser planned for mara]
+            4 w1 parser complete for mara
+            5 w2 lexer in_progress for mara
+            - []
+            6 w2 lexer deployed for mara
+            - [w3 docs planned for mara]
+            7 w2 lexer archive for mara
+            - [w3 docs planned for mara]
+            8 w1 parser in_progress for mara
+            - []
+            9 w3 docs planned for mara
+            - [w3 docs planned for mara]
+            - refused: `ready` goes with the state `planned` only; leave `state` out
+            10 refused: there is no work `w9`
+            11 refused: there is no work `w1`
         "#]],
     );
 }
@@ -294,6 +312,16 @@ fn nothing_waits_for_itself_and_few_wait_for_one() {
          0s mara create g after=w1
          0s mara create h after=w1",
         expect![[r#"
+            1 w1 a planned for mara
+            2 w2 b planned for mara, 1 to come first
+            3 w3 c planned for mara, 1 to come first
+            4 refused: `depends_on` would make `w1` wait for itself
+            5 refused: `depends_on` would make `w1` wait for itself
+            6 w4 d planned for mara, 1 to come first
+            7 w5 e planned for mara, 1 to come first
+            8 w6 f planned for mara, 1 to come first
+            9 w7 g planned for mara, 1 to come first
+            10 refused: `depends_on` has `w1`, on which 5 items depend already; let this one depend on one of those
         "#]],
     );
 }
@@ -309,6 +337,13 @@ fn a_claim_hands_the_item_to_the_one_that_wins_it() {
          2s jon  move w1 in_progress for=ben
          2s mara list for=ben state=in_progress",
         expect![[r#"
+            1 w1 parser planned for mara
+            2 w1 parser in_progress for jon
+            3 refused: work `w1` has changed: expected planned, found in_progress
+            - [w1 parser in_progress for jon]
+            - []
+            4 w1 parser in_progress for ben
+            - [w1 parser in_progress for ben]
         "#]],
     );
 }
@@ -344,6 +379,33 @@ fn a_project_that_was_made_has_its_own_work_and_members() {
          3s olga found b
          3s olga found c",
         expect![[r#"
+            1 token of mara
+            2 token of jon
+            3 refused: making and changing projects needs the scope `admin` or the tier operator
+            4 refused: `name` is missing: a new project needs one
+            5 refused: there is no passport `nobody`
+            6 p1 engine [jon, mara]
+            7 refused: `default_passport_id` must be a member, which `ben` is not
+            8 refused: `id` is the tenant's own project, which stays as it is; make another one
+            9 w1 parser planned for jon
+            10 refused: `ben` is no member of the project `p1`; an operator can make it one
+            11 w2 lexer planned for ben
+            12 w3 docs planned for olga
+            - [w3 docs planned for olga, w1 parser planned for jon]
+            - [w3 docs planned for olga]
+            - [w3 docs planned for olga | w1 parser planned for jon]
+            - [w2 lexer planned for ben]
+            - [w3 docs planned for olga, w2 lexer planned for ben, w1 parser planned for jon]
+            13 refused: `ben` is no member of the project `p1`; an operator can make it one
+            14 refused: `ben` is no member of the project `p1`; an operator can make it one
+            15 refused: there is no project `p1`
+            - refused: there is no project `p1`
+            16 p1 core [mara]
+            - p1 of acme: mara (member)
+            - ["p_default", "p1"]
+            17 p2 a []
+            18 p3 b []
+            19 refused: `name` can't be one more: a tenant makes at most 3 projects
         "#]],
     );
 }
