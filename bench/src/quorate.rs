@@ -216,6 +216,7 @@ impl QuorateTarget {
             ttl_ms: Some(60_000),
             expires_at: None,
             wait_ms: None,
+            ..PunchIn::default()
         };
         let granted = self.propose(client, format!("bench-{n}-in"), None, take).await?;
         let PunchedIn::Granted { card, .. } = granted else { bail!("a free card was not granted: {granted:?}") };

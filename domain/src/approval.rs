@@ -5,28 +5,38 @@
 //! * Nobody decides what he asked for himself.
 //! * Who decides, and in which tenant, comes from the credential; what the arguments say of it is only checked against that.
 //! * Every decision has a receipt, and its body says who decided.
+//! * Under dual control two different people say yes; passports that were split from one another are one person's.
+//! * Each act makes one event and, for each address that wants to hear of it, one notice, in the act's own entry.
+
+mod list;
+mod policy;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::codec;
-use crate::cursor::Cursors;
 use crate::deadline::{self, Lapsed};
 use crate::event;
 use crate::flag;
 use crate::identity::{check_name, check_tenant, check_text, is_revoked};
 use crate::key::Key;
 use crate::limit::{
-    APPROVAL_TTL_MS_DEFAULT, APPROVAL_TTL_MS_MAX, APPROVAL_TTL_MS_MIN, APPROVALS_PENDING_MAX, REPLY_BYTES_MAX, STATE_BYTES_MAX,
-    STATE_DEPTH_MAX,
+    APPROVAL_TTL_MS_DEFAULT, APPROVAL_TTL_MS_MAX, APPROVAL_TTL_MS_MIN, APPROVALS_PENDING_MAX, STATE_BYTES_MAX, STATE_DEPTH_MAX,
 };
-use crate::query;
+use crate::notice;
+use crate::passport;
 use crate::receipt;
-use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
+use crate::record::{Kind, ReadRecords, Record, WriteRecords};
 use crate::refusal::{Applied, Refusal};
 use crate::session::is_deeper;
-use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, Tier, UnixMs};
-use crate::tx::{Read, StorageError, Table, Tx};
+use crate::stamp::{LeaseTime, Principal, Revision, Stamp, Tier, UnixMs};
+use crate::tx::{Read, StorageError, Tx};
 use crate::work::{self, QueuedMove};
+pub(crate) use list::undecided;
+pub use list::{Approvals, GetApproval, ListApprovals};
+use list::{by_revision, enter, withdraw};
+pub(crate) use policy::refuse_all_but_operators;
+pub use policy::{ApprovalPolicy, GetApprovalPolicy, PolicyRule, SetApprovalPolicy};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -109,6 +119,38 @@ pub struct Approval {
     /// The move of work that this lets happen, in the entry of its decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<QueuedMove>,
+    /// Different people who have to say yes.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub approvals_needed: u64,
+    /// Who has said yes so far, where one is not enough.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub votes: Vec<Vote>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decider_tier_min: Option<Tier>,
+    /// When it is told as escalated, until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escalates: Option<LeaseTime>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escalated_at: Option<UnixMs>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn is_one(number: &u64) -> bool {
+    *number == 1
+}
+
+/// A yes that is not enough by itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Vote {
+    pub passport: String,
+    pub notes: Option<String>,
+    pub at: UnixMs,
+    pub receipt_id: String,
+    /// BLAKE3 of the receipt's body, in hex.
+    pub receipt_body_hash: String,
 }
 
 impl Record for Approval {
@@ -211,8 +253,8 @@ impl RequestApproval {
             let limit = APPROVALS_PENDING_MAX as u64;
             return Ok(Err(Refusal::Full { what: "the list of undecided approvals".into(), limit, retry_after_ms: 60_000 }));
         }
-        let policy = policy(tx, tenant)?;
-        let ttl_ms = self.ttl_ms.unwrap_or(APPROVAL_TTL_MS_DEFAULT);
+        let rule = policy::policy(tx, tenant)?.rule(self.risk_tier, &self.action_summary, &at.caller);
+        let ttl_ms = self.ttl_ms.or(rule.ttl_ms).unwrap_or(APPROVAL_TTL_MS_DEFAULT);
         let mut approval = Approval {
             request_id: at.new_id("ar", 0),
             tenant: tenant.clone(),
@@ -232,10 +274,16 @@ impl RequestApproval {
             receipt_id: None,
             receipt_body_hash: None,
             work,
+            approvals_needed: rule.approvals.unwrap_or(1),
+            votes: Vec::new(),
+            decider_tier_min: rule.decider_tier_min,
+            // One that expires before would be told as escalated for nothing.
+            escalates: rule.escalate_after_ms.filter(|after_ms| *after_ms < ttl_ms).map(|after_ms| at.lease_now.plus_ms(after_ms)),
+            escalated_at: None,
         };
         tx.put_index(by_revision(tenant).number_descending(at.revision.0), approval.request_id.as_bytes());
         tell(tx, at, &approval, "approval.requested")?;
-        if policy.lets_pass(approval.risk_tier) {
+        if rule.approve {
             let reviewer = format!("policy:{}", approval.risk_tier.word());
             settle(tx, at, &mut approval, Decision::Approve, reviewer, None)?;
         } else {
@@ -298,7 +346,10 @@ impl DecideApproval {
         let Some(mut approval) = approval(tx, &at.caller.tenant, &self.request_id)? else {
             return Ok(Err(Refusal::not_found("approval", self.request_id)));
         };
-        if let Some(refusal) = self.refuse(&approval, at) {
+        if let Some(refusal) = match self.refuse(&approval, at) {
+            Some(refusal) => Some(refusal),
+            None => self.refuse_person(tx, &approval, at)?,
+        } {
             return Ok(Err(refusal));
         }
         match approval.clone().seen_at(at.lease_now).status {
@@ -316,6 +367,11 @@ impl DecideApproval {
         if self.decision == Decision::Approve && is_revoked(tx, &approval.tenant, &approval.requested_by)? {
             let problem = format!("can't be `approve`: `{}`, who asked, is revoked; reject it, or let it expire", approval.requested_by);
             return Ok(Err(Refusal::invalid("decision", problem)));
+        }
+        if self.decision == Decision::Approve && (approval.votes.len() as u64) + 1 < approval.approvals_needed {
+            vote(tx, at, &mut approval, self.reviewer_notes)?;
+            tx.put(&approval);
+            return Ok(Ok(approval));
         }
         withdraw(tx, &approval)?;
         settle(tx, at, &mut approval, self.decision, at.caller.passport.clone(), self.reviewer_notes)?;
@@ -337,8 +393,41 @@ impl DecideApproval {
         if let Some(refusal) = approval.refuse_reviewer(caller) {
             return Some(refusal);
         }
-        self.reviewer_notes.as_deref().and_then(|notes| check_text("reviewer_notes", notes))
+        policy::refuse_tier(approval, caller)
+            .or_else(|| self.reviewer_notes.as_deref().and_then(|notes| check_text("reviewer_notes", notes)))
     }
+
+    /// Whether the caller is, under whatever name, who asked, or who said yes before.
+    fn refuse_person(&self, view: &impl Read, approval: &Approval, at: &Stamp) -> Result<Option<Refusal>, StorageError> {
+        let (tenant, caller) = (&approval.tenant, &at.caller.passport);
+        let origin = passport::origin(view, tenant, caller)?;
+        if passport::origin(view, tenant, &approval.requested_by)? == origin {
+            let problem = format!(
+                "`{caller}` and `{}`, who asked, were split from one passport, and nobody decides his own request",
+                approval.requested_by
+            );
+            return Ok(Some(Refusal::Denied { problem }));
+        }
+        if self.decision == Decision::Reject {
+            return Ok(None);
+        }
+        for vote in &approval.votes {
+            if passport::origin(view, tenant, &vote.passport)? == origin {
+                let problem = format!("`{}` has approved this, and it needs two different people", vote.passport);
+                return Ok(Some(Refusal::Denied { problem }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Writes down the first of two approvals. The request stays undecided.
+fn vote(tx: &mut impl Tx, at: &Stamp, approval: &mut Approval, notes: Option<String>) -> Result<(), StorageError> {
+    let receipt_id = format!("ad_{}_{}", approval.request_id, approval.votes.len() + 1);
+    let passport = at.caller.passport.clone();
+    let receipt_body_hash = prove(tx, at, approval, &receipt_id, Decision::Approve, &passport, notes.as_deref())?;
+    approval.votes.push(Vote { passport, notes, at: at.wall, receipt_id, receipt_body_hash });
+    tell(tx, at, approval, "approval.approved_once")
 }
 
 /// The body of an approval's receipt. The fields and their order are the documented ones.
@@ -358,6 +447,31 @@ struct Body<'a> {
     reviewer_notes: Option<&'a str>,
 }
 
+fn prove(
+    tx: &mut impl Tx,
+    at: &Stamp,
+    approval: &Approval,
+    receipt_id: &str,
+    decision: Decision,
+    reviewer: &str,
+    notes: Option<&str>,
+) -> Result<String, StorageError> {
+    let body = receipt::body(&Body {
+        schema: "cuecrux.receipt.body.v1",
+        kind: "approval_decision",
+        receipt_id,
+        tenant_id: &approval.tenant,
+        request_id: &approval.request_id,
+        reviewer_passport: reviewer,
+        decision: decision.word(),
+        risk_tier: approval.risk_tier.word(),
+        action_summary: &approval.action_summary,
+        decided_at: &at.wall.to_rfc3339(),
+        reviewer_notes: notes,
+    });
+    receipt::append(tx, at, receipt_id, body, Some(reviewer))
+}
+
 /// Writes a decision into a request, with its receipt and event.
 fn settle(
     tx: &mut impl Tx,
@@ -368,20 +482,7 @@ fn settle(
     notes: Option<String>,
 ) -> Result<(), StorageError> {
     let receipt_id = format!("ad_{}", approval.request_id);
-    let body = receipt::body(&Body {
-        schema: "cuecrux.receipt.body.v1",
-        kind: "approval_decision",
-        receipt_id: &receipt_id,
-        tenant_id: &approval.tenant,
-        request_id: &approval.request_id,
-        reviewer_passport: &reviewer,
-        decision: decision.word(),
-        risk_tier: approval.risk_tier.word(),
-        action_summary: &approval.action_summary,
-        decided_at: &at.wall.to_rfc3339(),
-        reviewer_notes: notes.as_deref(),
-    });
-    approval.receipt_body_hash = Some(receipt::append(tx, at, &receipt_id, body, Some(&reviewer))?);
+    approval.receipt_body_hash = Some(prove(tx, at, approval, &receipt_id, decision, &reviewer, notes.as_deref())?);
     approval.receipt_id = Some(receipt_id);
     approval.status = match decision {
         Decision::Approve => ApprovalStatus::Approved,
@@ -402,155 +503,14 @@ fn tell(tx: &mut impl Tx, at: &Stamp, approval: &Approval, kind: &str) -> Result
     if let Some(reviewer) = &approval.reviewer {
         about["reviewer"] = reviewer.as_str().into();
     }
-    event::emit(tx, at, kind, &approval.request_id, about)
-}
-
-// ------------------------------------------------------------------ orders
-
-/// Undecided requests, oldest first.
-pub(crate) fn undecided(tenant: &str) -> Key {
-    kind_prefix(tenant, Kind::ApprovalPending)
-}
-
-/// All requests, newest first.
-fn by_revision(tenant: &str) -> Key {
-    kind_prefix(tenant, Kind::ApprovalByRevision)
-}
-
-fn enter(tx: &mut impl Tx, approval: &Approval) -> Result<(), StorageError> {
-    let Approval { tenant, request_id, revision, deadline, .. } = approval;
-    let pending = pending(tx, tenant)? + 1;
-    tx.put(&Count { tenant: tenant.clone(), pending });
-    tx.put_index(undecided(tenant).number(revision.0), request_id.as_bytes());
-    deadline::put(tx, Kind::ApprovalByDeadline, *deadline, tenant, request_id);
-    Ok(())
-}
-
-fn withdraw(tx: &mut impl Tx, approval: &Approval) -> Result<(), StorageError> {
-    let Approval { tenant, request_id, revision, deadline, .. } = approval;
-    let pending = pending(tx, tenant)?.saturating_sub(1);
-    tx.put(&Count { tenant: tenant.clone(), pending });
-    tx.delete_index(undecided(tenant).number(revision.0));
-    deadline::delete(tx, Kind::ApprovalByDeadline, *deadline, tenant, request_id);
-    Ok(())
-}
-
-/// Which risks the tenant lets pass without a person. High always waits for one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ApprovalPolicy {
-    pub tenant: String,
-    pub approve_low: bool,
-    pub approve_medium: bool,
-}
-
-impl Record for ApprovalPolicy {
-    const KIND: Kind = Kind::ApprovalPolicy;
-    fn tenant(&self) -> &str {
-        &self.tenant
+    if !approval.votes.is_empty() {
+        about["approved_by"] = approval.votes.iter().map(|vote| vote.passport.as_str()).collect::<Vec<_>>().into();
     }
-    fn id(&self) -> Key {
-        Key::new()
-    }
+    event::emit(tx, at, kind, &approval.request_id, about)?;
+    notice::make(tx, at, kind, approval)
 }
 
-impl ApprovalPolicy {
-    fn lets_pass(&self, risk: RiskTier) -> bool {
-        match risk {
-            RiskTier::Low => self.approve_low,
-            RiskTier::Medium => self.approve_medium,
-            RiskTier::High => false,
-        }
-    }
-}
-
-/// The tenant's policy; without one, everything waits.
-fn policy(view: &impl Read, tenant: &str) -> Result<ApprovalPolicy, StorageError> {
-    let policy: Option<ApprovalPolicy> = view.get(tenant, &Key::new())?;
-    Ok(policy.unwrap_or(ApprovalPolicy { tenant: tenant.into(), approve_low: false, approve_medium: false }))
-}
-
-/// Sets the policy of the caller's tenant. An operator's act.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SetApprovalPolicy {
-    pub approve_low: bool,
-    pub approve_medium: bool,
-}
-
-impl SetApprovalPolicy {
-    pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<ApprovalPolicy> {
-        if !at.caller.may("admin") && at.caller.tier < Tier::Operator {
-            return Ok(Err(Refusal::Denied { problem: "setting the policy needs the scope `admin` or the tier operator".into() }));
-        }
-        let Self { approve_low, approve_medium } = self;
-        let policy = ApprovalPolicy { tenant: at.caller.tenant.clone(), approve_low, approve_medium };
-        tx.put(&policy);
-        Ok(Ok(policy))
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GetApproval {
-    pub request_id: String,
-}
-
-impl GetApproval {
-    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Approval> {
-        if let Some(refusal) = check_name("request_id", &self.request_id) {
-            return Ok(Err(refusal));
-        }
-        let approval = approval(view, &at.caller.tenant, &self.request_id)?;
-        Ok(approval.map(|approval| approval.seen_at(at.lease_now)).ok_or_else(|| Refusal::not_found("approval", self.request_id)))
-    }
-}
-
-/// Undecided requests of the caller's tenant, oldest first; or all, newest first.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ListApprovals {
-    pub pending_only: bool,
-    pub limit: u64,
-    pub cursor: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Approvals {
-    pub approvals: Vec<Approval>,
-    pub next_cursor: Option<String>,
-}
-
-impl ListApprovals {
-    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Approvals> {
-        let tenant = &at.caller.tenant;
-        let order = if self.pending_only { undecided(tenant) } else { by_revision(tenant) };
-        let cursors = Cursors::of("approvals", &at.caller, &self.pending_only);
-        let limit = match query::rows(self.limit) {
-            Ok(limit) => limit,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let from = match self.cursor.as_deref().map(|cursor| cursors.open(cursor)).transpose() {
-            Ok(from) => from.map(|position| order.clone().raw(&position).into_bytes()),
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let (rows, mut next) = view.page_bytes(Table::Index, &order, from.as_deref(), limit)?;
-        let (mut approvals, mut bytes) = (Vec::new(), 0);
-        for (place, id) in rows {
-            let approval = indexed(view, tenant, &id)?.seen_at(at.lease_now);
-            // A request holds a payload of up to a reply's half, so rows alone bound nothing.
-            bytes += codec::encode(&approval).len();
-            if bytes > REPLY_BYTES_MAX && !approvals.is_empty() {
-                next = Some(place);
-                break;
-            }
-            // One whose time is over is not pending, swept or not.
-            if !self.pending_only || approval.status == ApprovalStatus::Pending {
-                approvals.push(approval);
-            }
-        }
-        let next_cursor = next.map(|next| cursors.seal(&next[order.as_bytes().len()..]));
-        Ok(Ok(Approvals { approvals, next_cursor }))
-    }
-}
-
-/// Expires requests whose time is over, a bounded number.
+/// Expires requests whose time is over, and tells of those that wait for too long; a bounded number.
 pub(crate) fn sweep(tx: &mut impl Tx, at: &Stamp) -> Result<(), StorageError> {
     // The number 0 is that of the entry's own command.
     for (n, Lapsed { tenant, id }) in (1..).zip(deadline::lapsed(tx, Kind::ApprovalByDeadline, at.lease_now)?) {
@@ -561,291 +521,14 @@ pub(crate) fn sweep(tx: &mut impl Tx, at: &Stamp) -> Result<(), StorageError> {
         tell(tx, &at.within(&tenant), &expired, "approval.expired")?;
         work::resolve(tx, &at.within(&tenant), &expired, n)?;
     }
+    for Lapsed { tenant, id } in deadline::lapsed(tx, Kind::ApprovalByEscalation, at.lease_now)? {
+        let mut approval = indexed(tx, &tenant, id.as_bytes())?;
+        if let Some(escalates) = approval.escalates.take() {
+            deadline::delete(tx, Kind::ApprovalByEscalation, escalates, &tenant, &id);
+        }
+        approval.escalated_at = Some(at.wall);
+        tx.put(&approval);
+        tell(tx, &at.within(&tenant), &approval, "approval.escalated")?;
+    }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use expect_test::{Expect, expect};
-
-    use super::*;
-    use crate::flag::SetFlag;
-    use crate::receipt::GetReceipt;
-    use crate::transcript::{Line, World, person};
-
-    /// Each line is one entry of the log; reads have no number. Requests are told as `a1`, `a2` ... in their order.
-    fn check(lines: &str, expected: Expect) {
-        let (mut world, mut known, mut told, mut revision) = (World::new(), Vec::new(), String::new(), 0);
-        for line in lines.lines().map(str::trim) {
-            let line = Line::parse(line);
-            let is_read = matches!(line.verb, "get" | "list");
-            revision += u64::from(!is_read);
-            let number = if is_read { "-".to_string() } else { revision.to_string() };
-            let answer = play(&mut world, &mut known, &line).unwrap_or_else(|refusal| format!("refused: {refusal}"));
-            let answer = known.iter().enumerate().fold(answer, |answer, (n, id)| answer.replace(id, &format!("a{}", n + 1)));
-            told += &format!("{number} {answer}\n");
-        }
-        expected.assert_eq(&told);
-    }
-
-    fn play(world: &mut World, known: &mut Vec<String>, line: &Line) -> Result<String, Refusal> {
-        let (time, caller) = (line.time, person(line.who));
-        let id = |word: &str| {
-            let n = word.strip_prefix('a').and_then(|n| n.parse::<usize>().ok());
-            n.and_then(|n| known.get(n - 1).cloned()).unwrap_or(word.into())
-        };
-        let row = |approval: &Approval| {
-            let by = approval.reviewer.as_ref().map(|reviewer| format!(" by {reviewer}")).unwrap_or_default();
-            format!("{} {}{by}", approval.request_id, approval.status.word())
-        };
-        match line.verb {
-            "tick" => {
-                world.tick(time);
-                Ok("ticked".into())
-            }
-            "flag" => {
-                let command = SetFlag { name: flag::APPROVAL_QUEUE.name.into(), value: line.word(0).into() };
-                world.call(time, caller, None, command).map(|flag| format!("flag: {}", flag.value))
-            }
-            "policy" => {
-                let has = |word: &str| line.words.contains(&word);
-                let command = SetApprovalPolicy { approve_low: has("low"), approve_medium: has("medium") };
-                world
-                    .call(time, caller, None, command)
-                    .map(|policy| format!("low {}, medium {}", policy.approve_low, policy.approve_medium))
-            }
-            "ask" => {
-                let risk_tier = match line.word(0) {
-                    "low" => RiskTier::Low,
-                    "medium" => RiskTier::Medium,
-                    _ => RiskTier::High,
-                };
-                let command = RequestApproval {
-                    action_summary: line.option("action").unwrap_or("drop the table".into()),
-                    risk_tier,
-                    scope: line.option("scope").unwrap_or("acme".into()),
-                    tenant_id: line.option("tenant"),
-                    payload: line.option("payload").map(|json| serde_json::from_str(&json).unwrap()),
-                    ttl_ms: line.ms("ttl"),
-                };
-                let approval = world.call(time, caller, None, command)?;
-                known.push(approval.request_id.clone());
-                Ok(row(&approval))
-            }
-            "approve" | "reject" => {
-                let command = DecideApproval {
-                    request_id: id(line.word(0)),
-                    decision: if line.verb == "approve" { Decision::Approve } else { Decision::Reject },
-                    reviewer_notes: line.option("notes"),
-                    reviewer_tier: line.option("tier"),
-                    reviewer_tenant_id: line.option("tenant"),
-                };
-                world.call(time, caller, None, command).map(|approval| row(&approval))
-            }
-            "get" => world.ask(time, caller, GetApproval { request_id: id(line.word(0)) }).map(|approval| row(&approval)),
-            "list" => {
-                let pending_only = line.word(0) == "pending";
-                let (mut cursor, mut pages) = (None, Vec::new());
-                loop {
-                    let page =
-                        world.ask(time, caller.clone(), ListApprovals { pending_only, limit: line.ms("limit").unwrap_or(50), cursor })?;
-                    pages.push(page.approvals.iter().map(row).collect::<Vec<_>>().join(", "));
-                    cursor = page.next_cursor;
-                    if cursor.is_none() {
-                        return Ok(format!("[{}]", pages.join(" | ")));
-                    }
-                }
-            }
-            verb => panic!("no verb `{verb}`"),
-        }
-    }
-
-    #[test]
-    fn only_a_reviewer_of_the_tenant_decides_and_claims_make_nobody_one() {
-        check(
-            "0s mara ask high
-             0s mara approve a1
-             0s jon  approve a1
-             0s jon  approve a1 tier=operator
-             0s jon  approve a1 tier=elite tenant=acme
-             0s eve  approve a1 tier=operator
-             0s eve  approve ar_none tier=operator
-             0s eve  approve a1 tier=elite tenant=acme
-             0s evan approve a1 tier=operator
-             0s evan approve ar_none
-             0s eve  get a1
-             0s elsa approve a1 tier=operator
-             0s elsa approve a1 tenant=other
-             0s jon  get a1
-             0s otto approve a1 tier=operator tenant=acme notes=seen
-             0s elsa reject a1
-             0s jon  get a1",
-            expect![[r#"
-                1 a1 pending
-                2 refused: deciding needs the tier elite or operator, or the scope `approvals:decide`, and `mara` is verified
-                3 refused: deciding needs the tier elite or operator, or the scope `approvals:decide`, and `jon` is verified
-                4 refused: `reviewer_tier` is not that of the caller, `jon`, who is verified
-                5 refused: `reviewer_tier` is not that of the caller, `jon`, who is verified
-                6 refused: there is no approval `a1`
-                7 refused: there is no approval `ar_none`
-                8 refused: there is no approval `a1`
-                9 refused: there is no approval `a1`
-                10 refused: there is no approval `ar_none`
-                - refused: there is no approval `a1`
-                11 refused: `reviewer_tier` is not that of the caller, `elsa`, who is elite
-                12 refused: `reviewer_tenant_id` is not the tenant of the caller, `elsa`
-                - a1 pending
-                13 a1 approved by otto
-                14 refused: approval `a1` was already approved
-                - a1 approved by otto
-            "#]],
-        );
-    }
-
-    #[test]
-    fn nobody_decides_his_own_request_whatever_his_tier() {
-        check(
-            "0s otto ask low
-             0s otto approve a1
-             0s otto reject a1
-             0s dana reject a1",
-            expect![[r#"
-                1 a1 pending
-                2 refused: `otto` asked for this approval, and nobody decides his own request
-                3 refused: `otto` asked for this approval, and nobody decides his own request
-                4 a1 rejected by dana
-            "#]],
-        );
-    }
-
-    #[test]
-    fn a_request_that_nobody_decides_expires_and_is_told_apart_from_a_rejection() {
-        check(
-            "0s mara ask high ttl=10s
-             0s mara ask high ttl=20s
-             9s jon  list pending
-             10s jon get a1
-             10s jon list pending
-             10s otto approve a1
-             11s - tick
-             11s otto approve a1
-             11s jon list",
-            expect![[r#"
-                1 a1 pending
-                2 a2 pending
-                - [a1 pending, a2 pending]
-                - a1 expired
-                - [a2 pending]
-                3 refused: approval `a1` expired undecided
-                4 ticked
-                5 refused: approval `a1` expired undecided
-                - [a2 pending, a1 expired]
-            "#]],
-        );
-    }
-
-    #[test]
-    fn a_policy_lets_low_and_medium_pass_and_high_never() {
-        check(
-            "0s mara policy low
-             0s olga policy low
-             0s mara ask low
-             0s mara ask medium
-             0s mara ask high
-             0s olga policy low medium
-             0s mara ask medium
-             0s mara ask high
-             0s eve  ask low
-             0s otto approve a1
-             0s jon  list pending limit=1
-             0s jon  list limit=2",
-            expect![[r#"
-                1 refused: setting the policy needs the scope `admin` or the tier operator
-                2 low true, medium false
-                3 a1 approved by policy:low
-                4 a2 pending
-                5 a3 pending
-                6 low true, medium true
-                7 a4 approved by policy:medium
-                8 a5 pending
-                9 a6 pending
-                10 refused: approval `a1` was already approved
-                - [a2 pending | a3 pending | a5 pending]
-                - [a5 pending, a4 approved by policy:medium | a3 pending, a2 pending | a1 approved by policy:low]
-            "#]],
-        );
-    }
-
-    #[test]
-    fn a_request_is_checked_before_it_is_stored() {
-        check(
-            "0s mara ask high tenant=other
-             0s mara ask high tenant=acme ttl=999
-             0s mara ask high scope=
-             0s mara ask high action=
-             0s mara ask high payload=[1]
-             0s mara ask high payload={\"n\":1.5}
-             0s olga flag off
-             0s mara ask high
-             0s otto approve a1
-             0s mara list limit=1001",
-            expect![[r#"
-                1 refused: there is no tenant `other`
-                2 refused: `ttl_ms` must be 1000 to 2592000000, not 999
-                3 refused: `scope` must not be empty
-                4 refused: `action_summary` must not be empty
-                5 refused: `payload` must be a JSON object
-                6 a1 pending
-                7 flag: off
-                8 refused: approval_request is switched off by the flag `CORECRUXD_FEATURE_APPROVAL_QUEUE`
-                9 refused: approval_decide is switched off by the flag `CORECRUXD_FEATURE_APPROVAL_QUEUE`
-                - refused: `limit` must be 1 to 1000, not 1001
-            "#]],
-        );
-        let (text, value, deep) = ("x".repeat(4_097), "x".repeat(16_377), "[".repeat(64) + &"]".repeat(64));
-        check(
-            &format!(
-                "0s mara ask high action={text}
-                 0s mara ask high payload={{\"a\":\"{value}\"}}
-                 0s mara ask high payload={{\"a\":{deep}}}"
-            ),
-            expect![[r#"
-                1 refused: `action_summary` is 4097 bytes long, and the limit is 4096 bytes
-                2 refused: `payload` is 16385 bytes long, and the limit is 16384 bytes
-                3 refused: `payload` must not nest objects and arrays more than 64 levels deep
-            "#]],
-        );
-    }
-
-    #[test]
-    fn the_receipt_of_a_decision_has_the_documented_body() {
-        let (mut world, mut known) = (World::new(), Vec::new());
-        for line in ["0s mara ask high", "1s otto approve a1 notes=seen"] {
-            play(&mut world, &mut known, &Line::parse(line)).unwrap();
-        }
-        let approval = world.ask("1s", person("jon"), GetApproval { request_id: known[0].clone() }).unwrap();
-        let receipt_id = approval.receipt_id.unwrap();
-        assert_eq!(receipt_id, format!("ad_{}", known[0]));
-        let receipt = world.ask("1s", person("jon"), GetReceipt { receipt_id, tenant_id: None }).unwrap();
-        assert_eq!((receipt.faults, receipt.signer_passport), (vec![], Some("otto".into())));
-        assert_eq!(approval.receipt_body_hash.as_ref(), Some(&receipt.body_hash));
-        let body: ciborium::Value = ciborium::from_reader(receipt.body.as_slice()).unwrap();
-        let fields = body.into_map().unwrap();
-        let told: String =
-            fields.iter().map(|(name, value)| format!("{}: {}\n", name.as_text().unwrap(), value.as_text().unwrap())).collect();
-        expect![[r#"
-            schema: cuecrux.receipt.body.v1
-            kind: approval_decision
-            receipt_id: ad_ar_1
-            tenant_id: acme
-            request_id: ar_1
-            reviewer_passport: otto
-            decision: approve
-            risk_tier: high
-            action_summary: drop the table
-            decided_at: 2030-03-17T17:46:41.000Z
-            reviewer_notes: seen
-        "#]]
-        .assert_eq(&told.replace(&known[0], "ar_1"));
-    }
 }

@@ -9,7 +9,7 @@ use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
     acknowledgement, approval, attestation, client, codec, config_audit, constraint, coord, corpus, decision, execplan, fact, flag, graph,
-    handoff, identity, key_ring, observation, orchestrator, passport, punchcard, repo, session, session_plan, usage, work,
+    handoff, identity, key_ring, notice, observation, orchestrator, passport, punchcard, repo, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -109,6 +109,14 @@ commands! {
     FinishScan(repo::scan::FinishScan) -> repo::scan::ScanFinished,
     PutCorpus(corpus::PutCorpus) -> corpus::CorpusPut,
     HintSource(corpus::HintSource) -> corpus::SourceHinted,
+    AttendTicket(punchcard::AttendTicket) -> punchcard::PunchedIn,
+    TransferPunchcard(punchcard::TransferPunchcard) -> punchcard::Transferred,
+    RenewPunchcards(punchcard::RenewPunchcards) -> punchcard::Renewed,
+    PutWebhook(notice::PutWebhook) -> notice::Webhook,
+    DeleteWebhook(notice::DeleteWebhook) -> notice::Webhook,
+    TakeNotice(notice::TakeNotice) -> notice::NoticeTaken,
+    SettleNotice(notice::SettleNotice) -> notice::NoticeSettled,
+    PutProject(work::PutProject) -> work::Project,
     OpenPlan(session_plan::OpenPlan) -> session_plan::PlanOpened,
     AcknowledgeUse(acknowledgement::AcknowledgeUse) -> acknowledgement::UseAcknowledged,
     PassGate(execplan::PassGate) -> execplan::GatePassed,

@@ -239,7 +239,10 @@ pub struct Announced {
 
 impl Announce {
     pub fn apply(mut self, tx: &mut impl Tx, at: &Stamp) -> Applied<Announced> {
-        if let Some(refusal) = flag::refuse_off(tx, flag::COORD, "coord_announce")?.or_else(|| self.refuse(at)) {
+        if let Some(refusal) = match flag::refuse_off(tx, flag::COORD, "coord_announce")?.or_else(|| self.refuse(at)) {
+            Some(refusal) => Some(refusal),
+            None => check_project(tx, &at.caller.tenant, &self.project_id)?,
+        } {
             return Ok(Err(refusal));
         }
         for path in &mut self.paths {
@@ -306,7 +309,6 @@ impl Announce {
         if let Some(refusal) = check_name("session_id", &self.session_id)
             .or_else(|| (!is_hex).then(|| Refusal::invalid("session_id", "must be at most 128 hex digits")))
             .or_else(|| self.by_passport.as_deref().and_then(|claim| check_self(&at.caller, "by_passport", claim)))
-            .or_else(|| check_project(&self.project_id))
             .or_else(|| name("execplan_slug", &self.execplan_slug))
             .or_else(|| name("milestone", &self.milestone))
             .or_else(|| name("deploy_target", &self.deploy_target))
@@ -437,7 +439,10 @@ enum Place {
 
 impl CoordStatus {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Coordination> {
-        let refusal = flag::refuse_off(view, flag::COORD, "coord_status")?.or_else(|| self.project_id.as_deref().and_then(check_project));
+        let refusal = match (flag::refuse_off(view, flag::COORD, "coord_status")?, &self.project_id) {
+            (None, Some(project)) => check_project(view, &at.caller.tenant, project)?,
+            (refusal, _) => refusal,
+        };
         if let Some(refusal) = refusal {
             return Ok(Err(refusal));
         }
@@ -465,6 +470,9 @@ impl CoordStatus {
                     view.scan_bytes(Table::Records, first.as_bytes(), &order.after_prefix(), Direction::Ascending, COORD_INTENTS_MAX * 2)?;
                 for (key, bytes) in rows {
                     let intent: Intent = codec::decode(&bytes).map_err(|error| StorageError::new("announcement", error))?;
+                    if self.project_id.as_ref().is_some_and(|project| intent.project_id != *project) {
+                        continue;
+                    }
                     let Some(session) = floor.session(intent)? else { continue };
                     let bytes = session.reply_bytes();
                     let is_full = found.sessions.len() == limit || bytes > left && !found.sessions.is_empty();
@@ -486,6 +494,7 @@ impl CoordStatus {
             pending_approval: false,
             tenant_id: None,
             assignee_passport: None,
+            ready: false,
             limit: rest.max(1) as u64,
             cursor: work_from,
         };

@@ -10,6 +10,8 @@
 //! * Facts of a package are the tenant's, and so the receiver has them already. Storing them anew would put old values over
 //!   newer ones; accepting tells how many still stand as they were packed, and how many were replaced or deleted since.
 //! * Accepting does not overwrite: a receiver that has another session of that name has to move it out of the way first.
+//! * Cards go over when the package is accepted, not when it is made: until then the sender works under them. The receiver is told
+//!   which ones the sender had lost by then.
 //! * Of the sender's signature nothing is known here: gateways sign what was made, and check it before they ask to accept it.
 
 #[cfg(test)]
@@ -24,6 +26,7 @@ use crate::fact::{self, PackedFact, Relevant, at_most};
 use crate::identity::{Passport, check_name, check_text, is_revoked};
 use crate::key::Key;
 use crate::limit::{HANDOFF_ITEMS_MAX, HANDOFF_PAYLOAD_BYTES_MAX, HANDOFF_TTL_MS};
+use crate::punchcard::{self, Punchcard};
 use crate::receipt;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords};
 use crate::refusal::{Applied, Refusal};
@@ -42,6 +45,9 @@ struct Handoff {
     content_hash: String,
     deadline: LeaseTime,
     accepted_by: Option<String>,
+    /// What the sender held and means to hand over with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    punchcards: Vec<String>,
 }
 
 impl Record for Handoff {
@@ -131,6 +137,9 @@ pub struct CreateHandoff {
     pub target: Option<String>,
     pub message: Option<String>,
     pub task_record: Option<TaskRecord>,
+    /// Resources whose cards go over to whoever accepts it, in the entry of that. The caller has to hold them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub punchcards: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -151,6 +160,10 @@ impl CreateHandoff {
         if let Some(refusal) = self.refuse(tx, at)? {
             return Ok(Err(refusal));
         }
+        let punchcards = match punchcard::check_all(tx, at, "punchcards", &self.punchcards)? {
+            Ok(punchcards) => punchcards,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let session = match (GetSession { session_id: self.session_id }).run(tx, &read_stamp(at))? {
             Ok(session) => session,
             Err(refusal) => return Ok(Err(refusal)),
@@ -200,6 +213,7 @@ impl CreateHandoff {
             content_hash: content_hash.clone(),
             deadline,
             accepted_by: None,
+            punchcards,
         };
         tx.put(&handoff);
         deadline::put(tx, Kind::HandoffByDeadline, deadline, &tenant, &handoff_id);
@@ -259,6 +273,12 @@ pub struct HandoffAccepted {
     pub message: Option<String>,
     pub work_ids: Vec<String>,
     pub task_record: Option<TaskRecord>,
+    /// Cards that came over, with new tokens.
+    #[serde(default)]
+    pub punchcards: Vec<Punchcard>,
+    /// Resources whose cards the sender did not hold any more.
+    #[serde(default)]
+    pub punchcards_lost: Vec<String>,
 }
 
 impl AcceptHandoff {
@@ -283,6 +303,11 @@ impl AcceptHandoff {
         if let Some(refusal) = load_session(tx, at, &payload)? {
             return Ok(Err(refusal));
         }
+        let handed = punchcard::hand_all(tx, at, &handoff.source, &at.caller.passport, &handoff.punchcards)?;
+        let (punchcards, punchcards_lost) = match handed {
+            Ok(handed) => handed,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let mut facts_loaded = 0;
         for fact in &payload.facts {
             facts_loaded += u64::from(fact::stands(tx, &at.caller, &fact.fact_id)?);
@@ -299,6 +324,8 @@ impl AcceptHandoff {
             message: payload.message,
             work_ids: payload.work_ids,
             task_record: payload.task_record,
+            punchcards,
+            punchcards_lost,
         }))
     }
 }

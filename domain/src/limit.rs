@@ -77,6 +77,16 @@ pub const LEASE_TTL_MS_DEFAULT: u64 = 30 * 60 * 1_000;
 pub const LEASE_TTL_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// How long a call may queue for a card.
 pub const LEASE_WAIT_MS_MAX: u64 = 10 * 60 * 1_000;
+/// How long a resource stays closed to others after a card was lost.
+pub const LOCK_DELAY_MS_MAX: u64 = 60 * 1_000;
+/// Without a sign of life for so long, an attended place in the queue is given up.
+pub const TICKET_ALIVE_MS: u64 = 30 * 1_000;
+/// A card that was waited for by an attended call has to be taken by then.
+pub const TICKET_CLAIM_MS: u64 = 15 * 1_000;
+/// Cards of one call that renews or hands over many.
+pub const CARDS_PER_CALL_MAX: usize = if cfg!(test) { 4 } else { 100 };
+/// Who blocks whom is looked at so often for one wait; a longer search is given up, and then time-outs end a deadlock.
+pub const DEADLOCK_STEPS_MAX: usize = 2_000;
 /// Calls that may queue in one tenant.
 pub const LEASE_WAITERS_MAX: usize = 1_000;
 /// Waiting calls that one entry looks at to hand a freed resource on; the next entries look at the rest.
@@ -104,6 +114,23 @@ pub const LEASE_ADVANCE_MS_MAX: u64 = 2_000;
 pub const APPROVAL_TTL_MS_MIN: u64 = 1_000;
 pub const APPROVAL_TTL_MS_DEFAULT: u64 = 24 * 60 * 60 * 1_000;
 pub const APPROVAL_TTL_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1_000;
+/// Rules of a tenant's policy.
+pub const APPROVAL_RULES_MAX: usize = 50;
+/// Addresses that a tenant's notices go to, and the length of one.
+pub const WEBHOOKS_MAX: usize = 10;
+pub const WEBHOOK_URL_BYTES_MAX: usize = 2 * 1024;
+/// Notices of one tenant that are not delivered yet. One more is not made, and that is told.
+pub const NOTICES_WAITING_MAX: u64 = if cfg!(test) { 3 } else { 10_000 };
+/// How long a gateway has for one attempt before another may make the next one.
+pub const NOTICE_ATTEMPT_MS: u64 = 30 * 1_000;
+/// Attempts at a notice, and the wait after the first failed one; it doubles up to the longest. All in all about a day.
+pub const NOTICE_ATTEMPTS_MAX: u64 = 20;
+pub const NOTICE_BACKOFF_MS: u64 = 5 * 1_000;
+pub const NOTICE_BACKOFF_MS_MAX: u64 = 2 * 60 * 60 * 1_000;
+/// How long what became of a notice can be looked at.
+pub const NOTICE_KEPT_MS: u64 = 7 * 24 * 60 * 60 * 1_000;
+/// Notices that one look for due ones finds.
+pub const NOTICES_DUE_SHOWN: usize = 16;
 /// Undecided approvals in one tenant.
 pub const APPROVALS_PENDING_MAX: usize = 10_000;
 
@@ -151,6 +178,15 @@ pub const CORPUS_VALUE_BYTES_MAX: usize = 12 * 1024;
 pub const CORPUS_LABELS_MAX: usize = 100;
 pub const CORPUS_WORDS_MAX: usize = 128;
 pub const CORPUS_WORD_BYTES_MAX: usize = 64;
+
+/// Items that one depends on, and that depend on one; each of these changes in the entry in which that one is finished.
+pub const WORK_DEPENDENCIES_MAX: usize = 50;
+pub const WORK_DEPENDENTS_MAX: usize = if cfg!(test) { 5 } else { 100 };
+/// Items that are looked at to see whether one would depend on itself.
+pub const WORK_DEPENDENCY_STEPS_MAX: usize = 2_000;
+/// Projects that a tenant makes, and the members of one.
+pub const PROJECTS_MAX: usize = if cfg!(test) { 3 } else { 1_000 };
+pub const PROJECT_MEMBERS_MAX: usize = 500;
 
 /// Passports whose usage one addition tells.
 pub const USAGE_ROWS_MAX: usize = 100;

@@ -149,6 +149,7 @@ mod tests {
             ttl_ms: Some(HOUR_MS),
             expires_at: None,
             wait_ms: None,
+            ..PunchIn::default()
         }
     }
 

@@ -76,6 +76,20 @@ fn passport(view: &impl Read, tenant: &str, name: &str) -> Result<Option<Passpor
     view.get(tenant, &Key::new().text(name))
 }
 
+/// The passport that one was split from first of all; itself when it never was. Two of one origin are one person's.
+pub(crate) fn origin(view: &impl Read, tenant: &str, name: &str) -> Result<String, StorageError> {
+    // Each split makes a name that was not there before, so there is no circle; more in a row than this nobody makes.
+    const SPLITS: usize = 64;
+    let mut name = name.to_string();
+    for _ in 0..SPLITS {
+        match certificate(view, tenant, &name)?.and_then(|known| known.split_from) {
+            Some(source) => name = source,
+            None => break,
+        }
+    }
+    Ok(name)
+}
+
 fn check_key(public_key: &str) -> Option<Refusal> {
     let is_key = public_key.len() == 64 && public_key.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     (!is_key).then(|| Refusal::invalid("public_key", "must be 64 lowercase hex digits"))

@@ -7,8 +7,8 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
-    approval, client, codec, config_audit, constraint, coord, corpus, fact, flag, graph, identity, key_ring, observation, orchestrator,
-    punchcard, receipt, repo, session, session_plan, usage, work,
+    approval, client, codec, config_audit, constraint, coord, corpus, fact, flag, graph, identity, key_ring, notice, observation,
+    orchestrator, punchcard, receipt, repo, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -109,6 +109,12 @@ queries! {
     GetSources(corpus::GetSources) -> corpus::Sources,
     ListCorpus(corpus::ListCorpus) -> corpus::CorpusItems,
     SearchCorpus(corpus::SearchCorpus) -> corpus::CorpusItems,
+    VerifyToken(punchcard::VerifyToken) -> punchcard::TokenVerified,
+    ListBlocked(punchcard::ListBlocked) -> punchcard::BlockedList,
+    GetApprovalPolicy(approval::GetApprovalPolicy) -> approval::ApprovalPolicy,
+    ListWebhooks(notice::ListWebhooks) -> notice::Webhooks,
+    ListNotices(notice::ListNotices) -> notice::Notices,
+    DueNotices(notice::DueNotices) -> notice::NoticesDue,
     ListWaiters(punchcard::ListWaiters) -> punchcard::Waiters,
     ListReceipts(receipt::ListReceipts) -> receipt::Receipts,
     ListPassports(identity::ListPassports) -> identity::Passports,

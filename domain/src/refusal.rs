@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::flag;
 use crate::limit::SHOWN_BYTES_MAX;
+use crate::punchcard::Wait;
 use crate::tx::StorageError;
 
 /// Outer error: this node's storage failed, and the node stops.
@@ -28,7 +29,7 @@ pub enum Refusal {
     NotFound { what: String, id: String },
     /// The resource, or one that overlaps it, is leased to another, or another has been waiting for it for longer.
     #[error("`{resource}` is {word} by `{holder}` for another {left} ({on} `{held}`)",
-        resource = shown(resource), held = shown(held), holder = shown(holder), left = span(*left_ms), word = if *waiting { "waited for" } else { "held" }, on = if *waiting { "queued for" } else { "lease on" })]
+        resource = shown(resource), held = shown(held), holder = shown(holder), left = span(*left_ms), word = if *waiting { "waited for" } else if *settling { "kept closed after it was lost" } else { "held" }, on = if *waiting { "queued for" } else { "lease on" })]
     Held {
         resource: String,
         held: String,
@@ -38,6 +39,16 @@ pub enum Refusal {
         /// `holder` holds nothing yet, but came first.
         #[serde(default)]
         waiting: bool,
+        /// `holder` has lost it, and its delay is not over.
+        #[serde(default)]
+        settling: bool,
+    },
+    /// To wait for it would close a circle of waits, which nobody in it could leave.
+    #[error("waiting for `{resource}` would never end: {told}", resource = shown(resource), told = circle_of(circle))]
+    Deadlock {
+        resource: String,
+        /// Each waits for the next one, and the last for the first.
+        circle: Vec<Wait>,
     },
     /// The token or card is not, or no longer, the caller's.
     #[error("{problem}")]
@@ -90,6 +101,20 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
+/// A circle of waits as a sentence's end; the middle of a long one is left to the data.
+fn circle_of(circle: &[Wait]) -> String {
+    const TOLD: usize = 4;
+    let told = |wait: &Wait| {
+        let how = if wait.queued { "waited for before" } else { "held" };
+        format!("`{}` wants `{}`, {how} by `{}` (`{}`)", shown(&wait.waiter), shown(&wait.wants), shown(&wait.holder), shown(&wait.held))
+    };
+    let mut parts: Vec<String> = circle.iter().take(TOLD).map(told).collect();
+    if let Some(more) = circle.len().checked_sub(TOLD).filter(|more| *more > 0) {
+        parts.push(format!("and {more} more wait in the circle"));
+    }
+    parts.join(", ")
+}
+
 /// A length of time as people say it: `850 ms`, `42 s`, `12 min 5 s`, `3 h 20 min`.
 fn span(ms: u64) -> String {
     // Rounded up: nobody should come back a moment too early.
@@ -116,6 +141,7 @@ impl Refusal {
             Refusal::Invalid { .. } | Refusal::TooLong { .. } => "-32602",
             Refusal::NotFound { .. } => "NOT_FOUND",
             Refusal::Held { .. } => "HELD",
+            Refusal::Deadlock { .. } => "DEADLOCK",
             Refusal::StaleToken { .. } => "STALE_TOKEN",
             Refusal::Denied { .. } => "-32003",
             Refusal::Revoked { .. } => "REVOKED",
@@ -137,7 +163,7 @@ impl Refusal {
     /// Whether the same call can succeed later.
     pub fn retryable(&self) -> bool {
         match self {
-            Refusal::Held { .. } | Refusal::Full { .. } => true,
+            Refusal::Held { .. } | Refusal::Deadlock { .. } | Refusal::Full { .. } => true,
             Refusal::Invalid { .. }
             | Refusal::TooLong { .. }
             | Refusal::NotFound { .. }
@@ -165,6 +191,16 @@ impl Refusal {
             }
             Refusal::NotFound { .. } => "Check the id; a list call shows what exists.".into(),
             Refusal::Held { waiting: true, .. } => "Call `punch_in` with `wait_ms` to queue behind, or work on something else.".into(),
+            Refusal::Held { settling: true, .. } => "Call `punch_in` with `wait_ms` to queue, or call again when that is over.".into(),
+            Refusal::Deadlock { circle, .. } => match circle.first().zip(circle.last()) {
+                // Who closes the circle is its first, and what of his the last one waits for is his to give back.
+                Some((first, last)) if !last.queued => format!(
+                    "Give `{}` back with `punch_out` and take both again in one order, or ask `{}` to punch out; nothing else ends it but time.",
+                    shown(&last.held),
+                    shown(&first.holder)
+                ),
+                _ => "Call again without `wait_ms`, or work on something else until the others are through.".into(),
+            },
             Refusal::Held { holder, .. } => {
                 format!("Call `punch_in` with `wait_ms` to queue, work on something else, or ask `{}` to punch out.", shown(holder))
             }

@@ -12,7 +12,7 @@ use std::fmt;
 use unicode_normalization::UnicodeNormalization;
 
 use crate::limit::{NAME_BYTES_MAX, RESOURCE_SEGMENTS_MAX, TEXT_BYTES_MAX};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, shown};
 
 /// What kind of thing a resource is. The numbers stand in keys and are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +76,11 @@ impl Resource {
         }
         if resource.segments.is_empty() && scheme != Scheme::Tree {
             return Err(invalid("names its root; only a `tree://` can be that"));
+        }
+        // Taken as the file of that name, it would keep nobody out of the directory.
+        if scheme == Scheme::File && matches!(name.rsplit('/').next(), None | Some("" | "." | "..")) {
+            let directory = Self { scheme: Scheme::Tree, segments: resource.segments };
+            return Err(invalid(format!("names a directory; write `{}` to lease all that is in it", shown(&directory.to_string()))));
         }
         if resource.segments.len() > RESOURCE_SEGMENTS_MAX {
             return Err(invalid(format!("has {} segments, and the limit is {RESOURCE_SEGMENTS_MAX}", resource.segments.len())));
@@ -181,7 +186,7 @@ mod tests {
               file://src%5cauth.rs
               file://src%2Fauth.rs
               file://src/%61uth.rs
-              file://src/./auth.rs/
+              file://src/./auth.rs
               tree://web/
               tree://.
               tree://web/..
@@ -206,6 +211,28 @@ mod tests {
                 service://billing
                 service://team\billing
                 deploy://prod/eu
+            "#]],
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_spelled_as_a_directory_is_refused_and_told_how_to_lease_that() {
+        check(
+            r"file://src/
+              file://src/auth.rs/
+              file://src/.
+              file://src/x/..
+              file://src\
+              file://src%2f
+              tree://src/",
+            expect![[r#"
+                refused: `resource` names a directory; write `tree://src` to lease all that is in it
+                refused: `resource` names a directory; write `tree://src/auth.rs` to lease all that is in it
+                refused: `resource` names a directory; write `tree://src` to lease all that is in it
+                refused: `resource` names a directory; write `tree://src` to lease all that is in it
+                refused: `resource` names a directory; write `tree://src` to lease all that is in it
+                refused: `resource` names a directory; write `tree://src` to lease all that is in it
+                tree://src
             "#]],
         );
     }

@@ -5,12 +5,14 @@
 //! * An item stands in each order that it belongs to, and in no other: all, its state, its assignee, and both.
 //! * Why an item is blocked goes with the state: it is there only while the item is in it.
 //! * A caller with a work gate moves nothing. Its move waits as an approval, and the decision and the move are one entry.
+//! * What an item depends on, and how much of that is unfinished, change in the entries of the moves (see [`depend`]).
 //! * An approved move happens only to an item that still is where it was when the move was asked for.
 //!
 //! Decisions: lists are in order of creation, newest first, so that a move never carries an item past a reader's cursor. An item
 //! can be created as blocked without a reason, since the documented call has no argument for it; a move to blocked can't.
 
 mod board;
+mod depend;
 mod feed;
 mod project;
 #[cfg(test)]
@@ -33,8 +35,9 @@ use crate::tx::{Read, StorageError, Tx};
 pub(crate) use board::page;
 pub use board::{GetWork, ListWork, WorkList, WorkView};
 pub use feed::{Feed, FeedEvent, StatusFeed, Verb};
+use project::check_member;
 pub(crate) use project::check_project;
-pub use project::{DEFAULT_PROJECT, GetProject, ListProjects, Member, Project, ProjectContext, Projects};
+pub use project::{DEFAULT_PROJECT, GetProject, ListProjects, Member, Project, ProjectContext, Projects, PutProject};
 
 /// Where an item stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +114,14 @@ pub struct Work {
     /// The orchestrator that it was attached to last, until it is detached from that.
     #[serde(default)]
     pub orchestrator_id: Option<String>,
+    /// Items that have to be finished before it is ready (see [`depend`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<String>,
+    #[serde(default)]
+    pub open_dependencies: u64,
+    /// Of an item in the archive: it was complete or deployed before.
+    #[serde(default)]
+    pub was_finished: bool,
 }
 
 impl Record for Work {
@@ -165,13 +176,19 @@ pub struct CreateWork {
     pub linked_pr: Option<String>,
     pub linked_issue: Option<String>,
     pub blocker_reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<String>,
 }
 
 impl CreateWork {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Work> {
-        if let Some(refusal) = self.refuse(at) {
+        if let Some(refusal) = match self.refuse(at) {
+            Some(refusal) => Some(refusal),
+            None => check_member(tx, &at.caller, &self.project_id)?,
+        } {
             return Ok(Err(refusal));
         }
+        let default_assignee = project::project(tx, &at.caller.tenant, &self.project_id)?.and_then(|project| project.default_passport_id);
         let Principal { tenant, passport, .. } = &at.caller;
         let state = self.state.unwrap_or(State::Planned);
         if state != State::Planned && is_gated(tx, &at.caller)? {
@@ -186,7 +203,7 @@ impl CreateWork {
             state,
             title: self.title,
             body: self.body,
-            assignee: self.assignee_passport.unwrap_or_else(|| passport.clone()),
+            assignee: self.assignee_passport.or(default_assignee).unwrap_or_else(|| passport.clone()),
             linked_pr: self.linked_pr,
             linked_issue: self.linked_issue,
             blocker: self.blocker_reason.map(|reason| Blocker { reason, kind: BlockerKind::NeedsInfo }),
@@ -197,11 +214,18 @@ impl CreateWork {
             comments: 0,
             waiting: None,
             orchestrator_id: None,
+            depends_on: Vec::new(),
+            open_dependencies: 0,
+            was_finished: false,
         };
         if let Some(refusal) = work.check_size("body") {
             return Ok(Err(refusal));
         }
         tx.put(&work);
+        let work = match depend::set(tx, at, work, self.depends_on)? {
+            Ok(work) => work,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         list(tx, &work);
         coord::touch(tx, at);
         tell(tx, at, &work, "work.created")?;
@@ -213,7 +237,6 @@ impl CreateWork {
         let optional = |field: &str, value: &Option<String>| value.as_deref().and_then(|value| check_name(field, value));
         let refusal = check_self(&at.caller, "created_by_passport", &self.created_by_passport)
             .or_else(|| check_tenant(&at.caller, self.tenant_id.as_deref()))
-            .or_else(|| check_project(&self.project_id))
             .or_else(|| check_name("title", &self.title))
             .or_else(|| too_long("title", &self.title, WORK_TITLE_BYTES_MAX))
             .or_else(|| self.body.as_deref().and_then(|body| too_long("body", body, WORK_BODY_BYTES_MAX)))
@@ -260,6 +283,12 @@ pub struct MoveWork {
     pub blocker_kind: Option<BlockerKind>,
     /// Compare-and-set: the state that the caller last saw.
     pub expected_state: Option<State>,
+    /// Who does it from now on: with `expected_state`, a claim that one caller wins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assignee_passport: Option<String>,
+    /// What it depends on, in place of what it depended on before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depends_on: Option<Vec<String>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -291,21 +320,40 @@ pub struct QueuedMove {
 
 impl MoveWork {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Moved> {
-        let Self { work_id, state: to, by_passport, blocker_reason, blocker_kind, expected_state } = self;
+        let Self { work_id, state: to, by_passport, blocker_reason, blocker_kind, expected_state, assignee_passport, depends_on } = self;
         let blocker = match blocker(to, blocker_reason, blocker_kind) {
             Ok(blocker) => blocker,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        if let Some(refusal) = check_self(&at.caller, "by_passport", &by_passport).or_else(|| check_name("work_id", &work_id)) {
+        if let Some(refusal) = check_self(&at.caller, "by_passport", &by_passport)
+            .or_else(|| check_name("work_id", &work_id))
+            .or_else(|| assignee_passport.as_deref().and_then(|assignee| check_name("assignee_passport", assignee)))
+        {
             return Ok(Err(refusal));
         }
-        let Some(work) = work(tx, &at.caller.tenant, &work_id)? else {
+        let Some(mut work) = work(tx, &at.caller.tenant, &work_id)? else {
             return Ok(Err(Refusal::not_found("work", work_id)));
         };
+        if let Some(refusal) = check_member(tx, &at.caller, &work.project_id)? {
+            return Ok(Err(refusal));
+        }
         if let Some(refusal) = expected_state.and_then(|expected| has_moved(&work, expected)) {
             return Ok(Err(refusal));
         }
         coord::touch(tx, at);
+        // Only the move itself waits for a person where the caller has a gate.
+        if let Some(depends_on) = depends_on {
+            work = match depend::set(tx, at, work, depends_on)? {
+                Ok(work) => work,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+        }
+        if let Some(assignee) = assignee_passport.filter(|assignee| *assignee != work.assignee) {
+            unlist(tx, &work);
+            work = Work { assignee, updated_at: at.wall, ..work };
+            list(tx, &work);
+            tx.put(&work);
+        }
         if work.state == to && work.blocker == blocker {
             return Ok(Ok(Moved::Applied(work)));
         }
@@ -345,10 +393,11 @@ fn has_moved(work: &Work, expected: State) -> Option<Refusal> {
 
 fn make_move(tx: &mut impl Tx, at: &Stamp, work: Work, to: State, blocker: Option<Blocker>, by: &str) -> Result<Work, StorageError> {
     unlist(tx, &work);
-    let from = work.state;
-    let work = Work { state: to, blocker, updated_at: at.wall, ..work };
+    let (from, was_finished) = (work.state, work.is_finished());
+    let work = Work { state: to, blocker, updated_at: at.wall, was_finished: was_finished && to == State::Archive, ..work };
     list(tx, &work);
     tx.put(&work);
+    depend::moved(tx, at, &work, was_finished)?;
     tell(tx, at, &work, "work.moved")?;
     feed::moved(tx, at, &work, Some(from), by);
     Ok(work)
@@ -469,6 +518,9 @@ impl CommentOnWork {
         let Some(work) = work(tx, &at.caller.tenant, &self.work_id)? else {
             return Ok(Err(Refusal::not_found("work", self.work_id)));
         };
+        if let Some(refusal) = check_member(tx, &at.caller, &work.project_id)? {
+            return Ok(Err(refusal));
+        }
         let comment = Comment {
             id: at.new_id("wc", 0),
             tenant: work.tenant.clone(),
@@ -499,10 +551,23 @@ fn order(tenant: &str, assignee: Option<&str>, state: Option<State>) -> Key {
     kind_prefix(tenant, Kind::WorkOrder).text(assignee.unwrap_or_default()).byte(state.map_or(0, |state| state as u8))
 }
 
-fn places(work: &Work) -> impl Iterator<Item = Key> {
-    let assignee = Some(work.assignee.as_str());
-    let orders = [(None, None), (None, Some(work.state)), (assignee, None), (assignee, Some(work.state))];
-    orders.into_iter().map(|(assignee, state)| order(&work.tenant, assignee, state).number_descending(work.revision.0))
+/// The items of a project that was made, in a state or in any. No assignee's name holds a control character.
+fn order_in(tenant: &str, project_id: &str, state: Option<State>) -> Key {
+    order(tenant, Some(&format!("\u{1}{project_id}")), state)
+}
+
+fn places(work: &Work) -> Vec<Key> {
+    let (tenant, assignee) = (&work.tenant, Some(work.assignee.as_str()));
+    let mut orders = vec![
+        order(tenant, None, None),
+        order(tenant, None, Some(work.state)),
+        order(tenant, assignee, None),
+        order(tenant, assignee, Some(work.state)),
+    ];
+    if work.project_id != DEFAULT_PROJECT {
+        orders.extend([order_in(tenant, &work.project_id, None), order_in(tenant, &work.project_id, Some(work.state))]);
+    }
+    orders.into_iter().map(|order| order.number_descending(work.revision.0)).collect()
 }
 
 fn list(tx: &mut impl Tx, work: &Work) {

@@ -100,7 +100,17 @@ fn store_fact(n: usize) -> StoreFact {
 
 fn punch_in(resource: String, ttl_ms: u64) -> PunchIn {
     let holder_passport = "ann".into();
-    PunchIn { resource, holder_passport, tenant_id: None, mode: None, reason: None, ttl_ms: Some(ttl_ms), expires_at: None, wait_ms: None }
+    PunchIn {
+        resource,
+        holder_passport,
+        tenant_id: None,
+        mode: None,
+        reason: None,
+        ttl_ms: Some(ttl_ms),
+        expires_at: None,
+        wait_ms: None,
+        ..PunchIn::default()
+    }
 }
 
 #[test]

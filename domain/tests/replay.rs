@@ -137,8 +137,18 @@ fn command(caller: usize) -> impl Strategy<Value = Command> {
     let earlier = 1..120_u64;
     let punch_in = (resource(), 1_000..6_000_u64, prop::option::of(1..8_000_u64)).prop_map(move |(resource, ttl_ms, wait_ms)| {
         let holder_passport = name.into();
-        PunchIn { resource, holder_passport, tenant_id: None, mode: None, reason: None, ttl_ms: Some(ttl_ms), expires_at: None, wait_ms }
-            .into()
+        PunchIn {
+            resource,
+            holder_passport,
+            tenant_id: None,
+            mode: None,
+            reason: None,
+            ttl_ms: Some(ttl_ms),
+            expires_at: None,
+            wait_ms,
+            ..PunchIn::default()
+        }
+        .into()
     });
     let punch_out = resource()
         .prop_map(move |resource| PunchOut { resource, holder_passport: name.into(), tenant_id: None, release_commit_sha: None }.into());
@@ -164,7 +174,8 @@ fn command(caller: usize) -> impl Strategy<Value = Command> {
         let request_id = made_by(revision, caller, "ar");
         DecideApproval { request_id, decision, reviewer_notes: None, reviewer_tier: None, reviewer_tenant_id: None }.into()
     });
-    let policy = any::<(bool, bool)>().prop_map(|(approve_low, approve_medium)| SetApprovalPolicy { approve_low, approve_medium }.into());
+    let policy = any::<(bool, bool)>()
+        .prop_map(|(approve_low, approve_medium)| SetApprovalPolicy { approve_low, approve_medium, rules: Vec::new() }.into());
     let work = work(caller);
     let revoke = Just(RevokePassport { target: Some("ben".into()), reason: None }.into());
     let (plans, told) = (plans(caller), told(caller));
@@ -189,6 +200,7 @@ fn work(caller: usize) -> impl Strategy<Value = Command> {
         linked_pr: None,
         linked_issue: None,
         blocker_reason: None,
+        depends_on: Vec::new(),
     });
     let moved = (1..120_u64, prop::sample::select(states), any::<bool>()).prop_map(move |(revision, state, approval)| MoveWork {
         work_id: own(revision),
@@ -197,6 +209,8 @@ fn work(caller: usize) -> impl Strategy<Value = Command> {
         blocker_reason: (state == State::Blocked).then(|| "why".into()),
         blocker_kind: (state == State::Blocked && approval).then_some(BlockerKind::NeedsApproval),
         expected_state: None,
+        assignee_passport: None,
+        depends_on: None,
     });
     let comment =
         (1..120_u64).prop_map(move |revision| CommentOnWork { work_id: own(revision), author_passport: name.into(), body: "hm".into() });

@@ -210,6 +210,7 @@ impl CallError {
                 Refusal::Invalid { .. } => 400,
                 Refusal::TooLong { .. } => 413,
                 Refusal::NotFound { .. } => 404,
+                Refusal::Deadlock { .. } => 409,
                 Refusal::Held { .. } | Refusal::StaleToken { .. } | Refusal::AlreadyDecided { .. } | Refusal::RequestTooOld { .. } => 409,
                 Refusal::AlreadyPending { .. } => 409,
                 Refusal::Denied { .. } | Refusal::Revoked { .. } | Refusal::Protected { .. } => 403,

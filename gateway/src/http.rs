@@ -1,4 +1,4 @@
-//! The same tools over plain HTTP, approvals for people, and what operators look at.
+//! The same tools over plain HTTP, and what operators look at.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,8 +6,6 @@ use std::time::Instant;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use quorate_domain::Principal;
-use quorate_domain::approval::{Approval, ListApprovals};
-use quorate_domain::limit::{LIST_DEFAULT, LIST_MAX};
 use quorate_domain::refusal::shown;
 use quorate_proof::Report;
 use serde::de::DeserializeOwned;
@@ -19,9 +17,8 @@ use crate::edge::{self, BodyError};
 use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
 use crate::server::App;
-use crate::tools::approvals::{may_list, word};
 use crate::tools::observations::{self, Told};
-use crate::{proofs, scans};
+use crate::{approvals, cards, projects, proofs, scans};
 
 /// Where the log stood.
 pub const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
@@ -148,21 +145,35 @@ pub fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
     serde_json::from_slice(body).map_err(|error| CallError::arguments(format!("the body is no JSON: {error}"), "Send one JSON object."))
 }
 
-/// Who is calling, or the answer to a token that is not valid.
-pub async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
+/// Why it is not known who is calling.
+pub enum NoCaller {
+    BadToken,
+    /// The cluster could not tell.
+    Failed(CallError),
+}
+
+pub const BAD_TOKEN: &str = "the token is unknown, expired or revoked; ask an operator for a new one";
+
+/// Who is calling; nobody without a token.
+pub async fn caller(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, NoCaller> {
     let token = match Credential::of(headers) {
         Credential::None => return Ok(None),
         Credential::Malformed => None,
-        Credential::Bearer(token) => app.tokens.resolve(&app.cluster, &token, deadline).await.map_err(|error| refusal(&error))?,
+        Credential::Bearer(token) => app.tokens.resolve(&app.cluster, &token, deadline).await.map_err(NoCaller::Failed)?,
     };
-    token.map(Some).ok_or_else(|| {
-        let mut response = edge::problem(
-            StatusCode::UNAUTHORIZED,
-            "Unauthorized",
-            json!({ "code": "UNAUTHENTICATED", "message": "the token is unknown, expired or revoked; ask an operator for a new one", "retryable": false, "wrote": "no" }),
-        );
-        edge::ask_for_token(&mut response, true);
-        response
+    token.map(Some).ok_or(NoCaller::BadToken)
+}
+
+/// The same, or the answer to a token that is not valid.
+pub async fn identify(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> Result<Option<Arc<Principal>>, Response<Body>> {
+    caller(app, headers, deadline).await.map_err(|none| match none {
+        NoCaller::Failed(error) => refusal(&error),
+        NoCaller::BadToken => {
+            let facts = json!({ "code": "UNAUTHENTICATED", "message": BAD_TOKEN, "retryable": false, "wrote": "no" });
+            let mut response = edge::problem(StatusCode::UNAUTHORIZED, "Unauthorized", facts);
+            edge::ask_for_token(&mut response, true);
+            response
+        }
     })
 }
 
@@ -175,74 +186,6 @@ pub fn refusal(error: &CallError) -> Response<Body> {
     }
     edge::retry_after(&mut response, error.retry_after_ms());
     response
-}
-
-// ------------------------------------------------------------------ approvals
-
-/// `GET /v1/approvals?status=pending&limit=&cursor=`: what waits for a decision, or with `status=all` everything.
-pub async fn approvals(app: &Arc<App>, query: &[(String, String)], headers: &HeaderMap) -> Response<Body> {
-    let deadline = Instant::now() + app.settings.call_deadline;
-    match identify(app, headers, deadline).await {
-        Err(refused) => refused,
-        Ok(caller) => match list_approvals(app, query, caller, deadline).await {
-            Ok(facts) => edge::json_response(StatusCode::OK, facts.to_string()),
-            Err(error) => refusal(&error),
-        },
-    }
-}
-
-async fn list_approvals(
-    app: &Arc<App>,
-    query: &[(String, String)],
-    caller: Option<Arc<Principal>>,
-    deadline: Instant,
-) -> Result<Value, CallError> {
-    let caller = caller.ok_or(CallError::Unauthenticated)?;
-    may_list(&caller)?;
-    let mut list = ListApprovals { pending_only: true, limit: LIST_DEFAULT as u64, cursor: None };
-    for (name, value) in query {
-        let bad = |problem: &str| {
-            Err(CallError::arguments(format!("`{}` {problem}", shown(name)), "The parameters are `status`, `limit` and `cursor`."))
-        };
-        match (name.as_str(), value.as_str()) {
-            ("status", "pending") => list.pending_only = true,
-            ("status", "all") => list.pending_only = false,
-            ("status", _) => return bad("is `pending` or `all`"),
-            ("limit", number) => match number.parse() {
-                Ok(limit) if (1..=LIST_MAX as u64).contains(&limit) => list.limit = limit,
-                _ => return bad("is a number from 1 to 1000"),
-            },
-            ("cursor", cursor) => list.cursor = Some(cursor.into()),
-            _ => return bad("is unknown"),
-        }
-    }
-    let ctx = CallContext::new(Some(caller), deadline, app.services.clone());
-    let (found, served) = app.cluster.read(&ctx, list).await?;
-    let approvals: Vec<Value> = found.approvals.into_iter().map(approval).collect();
-    let mut facts = json!({ "approvals": approvals, "revision": served.revision });
-    if let Some(cursor) = found.next_cursor {
-        facts["next_cursor"] = cursor.into();
-    }
-    Ok(facts)
-}
-
-fn approval(approval: Approval) -> Value {
-    json!({
-        "request_id": approval.request_id,
-        "status": word(approval.status),
-        "risk_tier": approval.risk_tier,
-        "scope": approval.scope,
-        "action_summary": approval.action_summary,
-        "payload": approval.payload,
-        "tenant_id": approval.tenant,
-        "requested_by": approval.requested_by,
-        "requested_at": approval.requested_at.to_rfc3339(),
-        "expires_at": approval.expires_at.to_rfc3339(),
-        "reviewer": approval.reviewer,
-        "reviewer_notes": approval.reviewer_notes,
-        "decided_at": approval.decided_at.map(|at| at.to_rfc3339()),
-        "receipt_id": approval.receipt_id,
-    })
 }
 
 // ------------------------------------------------------------------ health
@@ -295,18 +238,7 @@ pub fn openapi(app: &App) -> Value {
         "required": ["type", "title", "status"],
     });
     let failure = json!({ "description": "Refused or failed", "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } } });
-    let mut paths = json!({
-        "/v1/approvals": { "get": {
-            "operationId": "list_approvals",
-            "summary": "List approvals",
-            "parameters": [
-                { "name": "status", "in": "query", "schema": { "type": "string", "enum": ["pending", "all"], "default": "pending" } },
-                { "name": "limit", "in": "query", "schema": { "type": "integer", "minimum": 1, "maximum": LIST_MAX, "default": LIST_DEFAULT } },
-                { "name": "cursor", "in": "query", "schema": { "type": "string" } },
-            ],
-            "responses": { "200": { "description": "Approvals", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
-        } },
-    });
+    let mut paths = json!({});
     for (path, id, summary) in [
         ("/v1/guard", "guard_edit", "Ask before an edit, and lease what it changes"),
         ("/v1/hook/claude-code", "hook_claude_code", "The same as an HTTP hook of Claude Code"),
@@ -335,7 +267,14 @@ pub fn openapi(app: &App) -> Value {
             "default": failure,
         },
     } });
-    for (path, operation) in proofs::openapi(&failure).into_iter().chain(observations::openapi(&failure)).chain(scans::openapi(&failure)) {
+    for (path, operation) in proofs::openapi(&failure)
+        .into_iter()
+        .chain(observations::openapi(&failure))
+        .chain(cards::openapi(&failure))
+        .chain(approvals::openapi(&failure))
+        .chain(projects::openapi(&failure))
+        .chain(scans::openapi(&failure))
+    {
         paths[path] = operation;
     }
     for entry in app.tools.entries() {

@@ -5,13 +5,16 @@
 //! about facts, cards or approvals stands in `quorate-domain`, so that every path meets the same one.
 //!
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
-//! [`mcp`], [`http`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
-//! reaches the leader), [`events`] and [`sse`] (what a change sets off), [`auth`] and [`session`] (who is calling), [`keys`] (who
-//! signs), [`hook`] (the edit guard), `console` (the pages for people), [`scans`] and [`github`] (connectors to what lies outside),
-//! [`routes`] and [`egress`] (what is let in and out), [`surface`] and [`profile`] (what is listed), [`update`], [`docs`], [`metrics`].
+//! [`mcp`], [`http`], [`rest`], [`cards`], [`approvals`], [`projects`] and [`proofs`] (how they are called), [`call`] (what goes wrong,
+//! and what the caller reads), [`cluster`] (how a call reaches the leader), [`events`], [`sse`] and `notices` (what a change sets off),
+//! [`auth`] and [`session`] (who is calling), [`keys`] (who signs), [`hook`] (the edit guard), `console` (the pages for people),
+//! [`scans`] and [`github`] (connectors to what lies outside), [`routes`] and [`egress`] (what is let in and out), [`surface`] and
+//! [`profile`] (what is listed), [`update`], [`docs`], [`metrics`].
 
+pub mod approvals;
 pub mod auth;
 pub mod call;
+pub mod cards;
 pub mod cluster;
 pub mod config;
 mod conformance;
@@ -28,9 +31,12 @@ pub mod keys;
 pub mod limit;
 pub mod mcp;
 pub mod metrics;
+mod notices;
 pub mod profile;
+pub mod projects;
 pub mod proofs;
 pub mod registry;
+pub mod rest;
 pub mod routes;
 pub mod scans;
 pub mod schema;
@@ -41,7 +47,9 @@ pub mod surface;
 pub mod tools;
 pub mod update;
 pub mod usage;
+mod wait;
 
 pub use config::{Config, ConfigError};
 pub use docs::docs;
+pub use notices::signature;
 pub use server::{Gateway, ServeError, serve};

@@ -57,6 +57,11 @@ pub const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// How often a queued `punch_in` looks at its ticket, with a watch open and without one.
 pub const TICKET_POLL_WATCHED: Duration = Duration::from_millis(1_000);
 pub const TICKET_POLL_BLIND: Duration = Duration::from_millis(200);
+/// How often a queued `punch_in` shows that it is still there: several times in what the cluster waits for it.
+pub const TICKET_ALIVE_EVERY: Duration = Duration::from_secs(8);
+/// How long a call may wait for the decision of an approval, and how often it looks whatever events say.
+pub const APPROVAL_WAIT_MS_MAX: u64 = 10 * 60 * 1_000;
+pub const APPROVAL_POLL: Duration = Duration::from_secs(5);
 /// A command on its way to a node, which takes so much and what surrounds it.
 pub const COMMAND_BYTES_MAX: usize = quorate_proto::REQUEST_BYTES_MAX - 64 * 1024;
 /// A node's answer.

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use axum::middleware::{self, Next};
-use axum::routing::{any, get, post};
+use axum::routing::{any, get, patch, post, put};
 use ed25519_dalek::VerifyingKey;
 use quorate_domain::flag::{Definition, Flags, GetFlags};
 use quorate_domain::refusal::shown;
@@ -33,22 +33,29 @@ use crate::mcp::live::Live;
 use crate::mcp::prompts;
 use crate::mcp::resources::{self, Library};
 use crate::mcp::{ListChange, Listing};
+use crate::notices::WebhookKeys;
 use crate::profile::{self, EVERYDAY, Index};
-use crate::registry::{Answer, Catalog, Entry};
+use crate::registry::{Answer, Catalog, Entry, Tool};
 use crate::routes::{Access, Route, Routes};
 use crate::scans::{self, Scans};
 use crate::session::Sessions;
 use crate::surface;
+use crate::tools::approvals::ApprovalDecide;
 use crate::tools::hardening::Posture;
 use crate::tools::observations::Batch;
+use crate::tools::punchcards::{CheckPunchcard, ListPunchcards, PunchIn, PunchOut};
+use crate::tools::work::CreateWork;
 use crate::update::Updates;
 use crate::usage::{self, Meter};
-use crate::{conformance, connection, console, events, github, hook, http, mcp, metrics, proofs, tools};
+use crate::{
+    approvals, cards, conformance, connection, console, events, github, hook, http, mcp, metrics, notices, projects, proofs, tools,
+};
 
 /// What tools may use besides the cluster.
 pub struct Services {
     pub sessions: Sessions,
     pub passport_keys: PassportKeys,
+    pub webhook_keys: WebhookKeys,
     /// Public keys of receipts by id.
     pub receipt_keys: Vec<(String, VerifyingKey)>,
     /// The tools that `find_tools` and `call_tool` reach.
@@ -71,13 +78,28 @@ impl Services {
         let tools = tools::crux();
         let sessions = Sessions::new(&settings.session_key);
         let passport_keys = PassportKeys::new(&settings.session_key);
+        let webhook_keys = WebhookKeys::new(&settings.session_key);
         let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
         let (index, meter) = (Index::of(&tools), Meter::default());
         let scans = Scans::new(settings.scan_roots.clone());
         let routes = [open_routes().table, guarded_routes().table, console::routes().table].concat();
         let (posture, updates) = (posture(settings), Updates::new(settings.update_source.clone()));
-        Self { sessions, passport_keys, receipt_keys, index, tools, audit_export_dir, list_changes, meter, routes, posture, updates, scans }
+        Self {
+            sessions,
+            passport_keys,
+            webhook_keys,
+            receipt_keys,
+            index,
+            tools,
+            audit_export_dir,
+            list_changes,
+            meter,
+            routes,
+            posture,
+            updates,
+            scans,
+        }
     }
 }
 
@@ -323,6 +345,7 @@ impl Gateway {
                 counted.services.meter.hand_over_all(&counted.cluster, usage::WITHIN).await;
             }
         });
+        let delivering = tokio::spawn(notices::deliver(app.cluster.clone(), WebhookKeys::new(&app.settings.session_key)));
         let last = app.clone();
         let served = tokio::select! {
             () = connection::serve(listener, router(app), front, patience, connections, ending.clone()) => Ok(()),
@@ -336,6 +359,7 @@ impl Gateway {
             }
         };
         counting.abort();
+        delivering.abort();
         last.services.meter.hand_over_all(&last.cluster, usage::LAST_WITHIN).await;
         served
     }
@@ -370,6 +394,10 @@ fn guarded_routes() -> Routes<Arc<App>> {
     const TELLING: Access = AnyScope(&[tools::observations::TELLING]);
     const SCANNING: Access = AnyScope(&[scans::SCOPE]);
     const GUARD: Access = AnyScope(&[hook::guard::CHECK]);
+    const APPROVALS: Access = AnyScope(&tools::approvals::LISTING);
+    const DECIDING: Access = AnyScope(&[ApprovalDecide::SCOPE]);
+    const PROJECTS: Access = AnyScope(&[CreateWork::SCOPE]);
+    const CARDS: Access = AnyScope(&[ListPunchcards::SCOPE]);
     Routes::empty()
         .route("/mcp", ScopeOfTool, post(everyday).get(everyday_stream).delete(everyday_end).fallback(only_post))
         .route("/mcp/crux", ScopeOfTool, post(crux).get(crux_stream).delete(crux_end).fallback(only_post))
@@ -377,7 +405,19 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/sse", Token, get(old_stream))
         .route("/sse/message", ScopeOfTool, post(old_message).fallback(only_post))
         .route("/v1/tools/crux/{tool}", ScopeOfTool, post(call_tool).fallback(only_post))
-        .route("/v1/approvals", AnyScope(&tools::approvals::LISTING), get(approvals))
+        .route("/v1/approvals", APPROVALS, get(list_approvals))
+        .route("/v1/approvals/{id}", APPROVALS, get(show_approval))
+        .route("/v1/approvals/policy", APPROVALS, get(approval_policy).put(set_approval_policy))
+        .route("/v1/webhooks", DECIDING, get(webhooks))
+        .route("/v1/webhooks/{id}", DECIDING, put(put_webhook).delete(delete_webhook))
+        .route("/v1/notices", DECIDING, get(list_notices))
+        .route("/v1/projects", PROJECTS, post(create_project).fallback(only_post))
+        .route("/v1/projects/{id}", PROJECTS, patch(change_project))
+        .route("/v1/punchcards", CARDS, get(list_cards))
+        .route("/v1/punchcards/waiters", CARDS, get(card_waiters))
+        .route("/v1/punchcards/renew", AnyScope(&[PunchIn::SCOPE]), post(renew_cards).fallback(only_post))
+        .route("/v1/punchcards/transfer", AnyScope(&[PunchOut::SCOPE]), post(transfer_card).fallback(only_post))
+        .route("/v1/punchcards/verify", AnyScope(&[CheckPunchcard::SCOPE]), get(verify_token).post(verify_token))
         .route("/v1/receipts/{id}", RECEIPTS, get(receipt))
         .route("/v1/log/head", RECEIPTS, get(log_head))
         .route("/v1/log/keys", RECEIPTS, get(log_keys))
@@ -398,7 +438,8 @@ fn guarded_routes() -> Routes<Arc<App>> {
 }
 
 fn router(app: Arc<App>) -> Router {
-    let guarded = guarded_routes().router.merge(console::router());
+    let fence = cards::Fencing::service(app.clone());
+    let guarded = guarded_routes().router.merge(console::router()).route_service("/quorate.fence.v1.Fence/{method}", fence);
     let guarded = guarded.layer(middleware::from_fn_with_state(app.clone(), check_doors));
     open_routes().router.merge(guarded).fallback(nowhere).with_state(app)
 }
@@ -517,8 +558,64 @@ async fn hook_claude_code(State(app): State<Arc<App>>, request: Request) -> Resp
     hook::web::claude_code(&app, request).await
 }
 
-async fn approvals(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    http::approvals(&app, &query, &headers).await
+async fn list_approvals(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    approvals::list(&app, request).await
+}
+
+async fn show_approval(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
+    approvals::show(&app, id, request).await
+}
+
+async fn approval_policy(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    approvals::policy(&app, request).await
+}
+
+async fn set_approval_policy(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    approvals::set_policy(&app, request).await
+}
+
+async fn webhooks(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    approvals::webhooks(&app, request).await
+}
+
+async fn put_webhook(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
+    approvals::put_webhook(&app, id, request).await
+}
+
+async fn delete_webhook(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
+    approvals::delete_webhook(&app, id, request).await
+}
+
+async fn list_notices(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    approvals::notices(&app, request).await
+}
+
+async fn create_project(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    projects::put(&app, None, request).await
+}
+
+async fn change_project(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
+    projects::put(&app, Some(id), request).await
+}
+
+async fn list_cards(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    cards::list(&app, request).await
+}
+
+async fn card_waiters(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    cards::waiters(&app, request).await
+}
+
+async fn renew_cards(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    cards::renew(&app, request).await
+}
+
+async fn transfer_card(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    cards::transfer(&app, request).await
+}
+
+async fn verify_token(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    cards::verify(&app, request).await
 }
 
 async fn receipt(

@@ -1,7 +1,9 @@
 //! The gateway as its clients see it: raw HTTP in, and true rules behind it.
 
+mod cards;
 mod connections;
 mod console;
+mod decisions;
 mod fake;
 mod handshake;
 mod promises;

@@ -139,6 +139,7 @@ fn made() -> (BTreeMap<&'static str, Vec<u8>>, VerifyingKey) {
         ttl_ms: Some(3_600_000),
         expires_at: None,
         wait_ms: None,
+        ..PunchIn::default()
     };
     let grant = |world: &mut World, resource: &str| match world.run("mara", punch(resource)) {
         PunchedIn::Granted { card, .. } => card,

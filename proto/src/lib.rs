@@ -8,6 +8,11 @@ pub mod cluster {
     tonic::include_proto!("quorate.cluster.v1");
 }
 
+/// An outside resource to gateway: is a fencing token good?
+pub mod fence {
+    tonic::include_proto!("quorate.fence.v1");
+}
+
 /// Node to node: append, vote, snapshots, read index.
 pub mod raft {
     tonic::include_proto!("quorate.raft.v1");

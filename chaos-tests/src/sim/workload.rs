@@ -295,6 +295,7 @@ impl Client {
             ttl_ms: Some(ttl.as_millis() as u64),
             expires_at: None,
             wait_ms: None,
+            ..PunchIn::default()
         };
         let recorder = Arc::clone(&self.shared.recorder);
         let pending = recorder.send(&self.name, Operation::Acquire { resource: resource.into(), ttl });

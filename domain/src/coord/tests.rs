@@ -48,13 +48,23 @@ fn play(world: &mut World, line: &Line) -> Result<String, Refusal> {
                 linked_pr: None,
                 linked_issue: None,
                 blocker_reason: None,
+                depends_on: Vec::new(),
             };
             world.call(time, caller, None, command).map(|work| work.title)
         }
         "punch_in" => {
             let (resource, holder_passport, ttl_ms) = (line.word(0).into(), line.who.into(), line.ms("ttl"));
-            let command =
-                PunchIn { resource, holder_passport, tenant_id: None, mode: None, reason: None, ttl_ms, expires_at: None, wait_ms: None };
+            let command = PunchIn {
+                resource,
+                holder_passport,
+                tenant_id: None,
+                mode: None,
+                reason: None,
+                ttl_ms,
+                expires_at: None,
+                wait_ms: None,
+                ..Default::default()
+            };
             world.call(time, caller, None, command).map(|_| "granted".into())
         }
         "punch_out" => {

@@ -5,6 +5,7 @@ use crate::event::{Watched, watch};
 use crate::fact::{Confidence, DeleteFact, StoreFact};
 use crate::identity::{PutToken, system, token_hash};
 use crate::passport::RevokePassport;
+use crate::punchcard::{PunchIn, PunchOut};
 use crate::receipt::GetReceipt;
 use crate::stamp::Principal;
 use crate::transcript::{World, person};
@@ -46,6 +47,7 @@ fn create(world: &mut World, target: Option<&str>) -> Result<HandoffCreated, Ref
         target: target.map(Into::into),
         message: Some("mind the tests".into()),
         task_record: Some(TaskRecord { requester: Some("olga".into()), boundaries: Some(vec!["no push".into()]), ..TaskRecord::default() }),
+        punchcards: Vec::new(),
     };
     world.call("1s", person("mara"), None, command)
 }
@@ -187,6 +189,7 @@ fn a_package_is_bounded_and_says_when_facts_are_left_out() {
             target: None,
             message: Some(message.into()),
             task_record: Some(task_record),
+            punchcards: Vec::new(),
         };
         world.call("1s", person("mara"), None, command).map_err(|refusal| refusal.to_string())
     };
@@ -201,8 +204,44 @@ fn a_package_is_bounded_and_says_when_facts_are_left_out() {
                 "1s",
                 person("jon"),
                 None,
-                CreateHandoff { session_id: "build".into(), include_facts: false, target: None, message: None, task_record: None }
+                CreateHandoff {
+                    session_id: "build".into(),
+                    include_facts: false,
+                    target: None,
+                    message: None,
+                    task_record: None,
+                    punchcards: Vec::new()
+                }
             )
             .is_err()
     );
+}
+
+#[test]
+fn cards_go_over_with_the_package_under_new_tokens_and_what_was_lost_is_told() {
+    let mut world = world();
+    save(&mut world, "mara", json!({}));
+    for resource in ["file://a", "tree://docs"] {
+        let take = PunchIn { resource: resource.into(), holder_passport: "mara".into(), ..PunchIn::default() };
+        world.call("0s", person("mara"), None, take).unwrap();
+    }
+    let create = |punchcards: &[&str]| CreateHandoff {
+        session_id: "build".into(),
+        include_facts: false,
+        target: Some("jon".into()),
+        message: None,
+        task_record: None,
+        punchcards: punchcards.iter().map(ToString::to_string).collect(),
+    };
+    let refused = world.call("1s", person("mara"), None, create(&["file://other"])).unwrap_err();
+    assert_eq!(refused.to_string(), "there is no punchcard `file://other`");
+    let made = world.call("1s", person("mara"), None, create(&["file://./a", "file://a", "tree://docs/"])).unwrap();
+    let out = PunchOut { resource: "tree://docs".into(), holder_passport: "mara".into(), tenant_id: None, release_commit_sha: None };
+    world.call("2s", person("mara"), None, out).unwrap();
+    let accepted = accept(&mut world, "3s", "jon", &made.payload).unwrap();
+    let over: Vec<_> = accepted.punchcards.iter().map(|card| (card.resource.as_str(), card.holder.as_str())).collect();
+    assert_eq!((over, accepted.punchcards_lost), (vec![("file://a", "jon")], vec!["tree://docs".to_string()]));
+    let late = PunchOut { resource: "file://a".into(), holder_passport: "mara".into(), tenant_id: None, release_commit_sha: None };
+    let refused = world.call("4s", person("mara"), None, late).unwrap_err();
+    assert!(matches!(refused, Refusal::StaleToken { .. }), "{refused}");
 }

@@ -45,6 +45,8 @@ impl Team {
             blocker_reason,
             blocker_kind: None,
             expected_state: None,
+            assignee_passport: None,
+            depends_on: None,
         };
         self.does(command);
     }
@@ -103,6 +105,7 @@ fn create_work(title: &str) -> CreateWork {
         linked_pr: None,
         linked_issue: None,
         blocker_reason: None,
+        depends_on: Vec::new(),
     }
 }
 

@@ -14,6 +14,9 @@ use crate::resource::Resource;
 use crate::stamp::{LeaseTime, Revision};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 
+/// Where cards stand until they end.
+pub(super) const INDEX: Kind = Kind::PunchcardByPath;
+
 /// What the index says of a card.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Hold {
@@ -24,7 +27,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    fn of(card: &Punchcard) -> Self {
+    pub(super) fn of(card: &Punchcard) -> Self {
         Self { id: card.id.clone(), holder: card.holder.clone(), deadline: card.deadline, token: card.fencing_token }
     }
 }
@@ -34,6 +37,18 @@ pub(super) struct Held<'a, R: Read> {
     pub view: &'a R,
     pub tenant: &'a str,
     pub now: LeaseTime,
+    index: Kind,
+}
+
+impl<'a, R: Read> Held<'a, R> {
+    pub fn now(view: &'a R, tenant: &'a str, now: LeaseTime) -> Self {
+        Self { view, tenant, now, index: INDEX }
+    }
+
+    /// The same question of another index of claims.
+    pub fn in_index(view: &'a R, tenant: &'a str, now: LeaseTime, index: Kind) -> Self {
+        Self { view, tenant, now, index }
+    }
 }
 
 impl<R: Read> Held<'_, R> {
@@ -47,25 +62,47 @@ impl<R: Read> Held<'_, R> {
         self.find(resource, |hold| hold.holder == holder)
     }
 
-    /// Whether a live card of this holder, on the resource or on a tree above, covers all of it.
-    pub fn covers(&self, resource: &Resource, holder: &str) -> Result<bool, StorageError> {
-        for key in Places::of(Kind::PunchcardByPath, self.tenant, resource).covering {
-            if self.live_at(key.as_bytes())?.iter().any(|hold| hold.holder == holder) {
-                return Ok(true);
+    /// A live card on the resource or on a tree above it, and so one that covers all of it.
+    pub fn covering(&self, resource: &Resource, wanted: impl Fn(&Hold) -> bool) -> Result<Option<Hold>, StorageError> {
+        for key in Places::of(self.index, self.tenant, resource).covering {
+            if let Some(hold) = self.live_at(key.as_bytes())?.into_iter().find(&wanted) {
+                return Ok(Some(hold));
             }
         }
-        Ok(false)
+        Ok(None)
+    }
+
+    /// Any live card that overlaps.
+    pub fn any(&self, resource: &Resource) -> Result<Option<Hold>, StorageError> {
+        self.find(resource, |_| true)
+    }
+
+    /// Whether a live card of this holder, on the resource or on a tree above, covers all of it.
+    pub fn covers(&self, resource: &Resource, holder: &str) -> Result<bool, StorageError> {
+        Ok(self.covering(resource, |hold| hold.holder == holder)?.is_some())
     }
 
     /// The live cards on exactly this resource: one, or several in advisory mode.
     pub fn on(&self, resource: &Resource) -> Result<Vec<Hold>, StorageError> {
-        self.live_at(Places::of(Kind::PunchcardByPath, self.tenant, resource).own().as_bytes())
+        self.live_at(Places::of(self.index, self.tenant, resource).own().as_bytes())
     }
 
-    fn find(&self, resource: &Resource, wanted: impl Fn(&Hold) -> bool) -> Result<Option<Hold>, StorageError> {
-        let places = Places::of(Kind::PunchcardByPath, self.tenant, resource);
+    /// Who else holds something that overlaps, each once, and at most so many.
+    pub fn others(&self, resource: &Resource, than: &str, limit: usize) -> Result<Vec<Hold>, StorageError> {
+        let mut others: Vec<Hold> = Vec::new();
+        self.find(resource, |hold| {
+            if hold.holder != than && others.iter().all(|known| known.holder != hold.holder) {
+                others.push(hold.clone());
+            }
+            others.len() >= limit
+        })?;
+        Ok(others)
+    }
+
+    fn find(&self, resource: &Resource, mut wanted: impl FnMut(&Hold) -> bool) -> Result<Option<Hold>, StorageError> {
+        let places = Places::of(self.index, self.tenant, resource);
         for key in places.meeting() {
-            if let Some(hold) = self.live_at(key.as_bytes())?.into_iter().find(&wanted) {
+            if let Some(hold) = self.live_at(key.as_bytes())?.into_iter().find(&mut wanted) {
                 return Ok(Some(hold));
             }
         }
@@ -100,31 +137,30 @@ fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, StorageErro
     codec::decode(bytes).map_err(|error| StorageError::new("index of held cards", error))
 }
 
-/// Enters a card.
-pub(super) fn add(tx: &mut impl Tx, card: &Punchcard, resource: &Resource) -> Result<(), StorageError> {
-    let places = Places::of(Kind::PunchcardByPath, &card.tenant, resource);
-    let hold = Hold::of(card);
+/// Enters a claim.
+pub(super) fn add(tx: &mut impl Tx, index: Kind, tenant: &str, hold: &Hold, resource: &Resource) -> Result<(), StorageError> {
+    let places = Places::of(index, tenant, resource);
     let mut here = at(tx, places.own().as_bytes())?;
     here.push(hold.clone());
     tx.put_index(places.own().clone(), &codec::encode(&here));
-    let row = codec::encode(&hold);
+    let row = codec::encode(hold);
     for above in places.above {
         tx.put_index(above.text(&hold.holder).number_descending(hold.deadline.0).text(&hold.id), &row);
     }
     Ok(())
 }
 
-/// Takes a card out; it must be as it was entered.
-pub(super) fn remove(tx: &mut impl Tx, card: &Punchcard, resource: &Resource) -> Result<(), StorageError> {
-    let places = Places::of(Kind::PunchcardByPath, &card.tenant, resource);
+/// Takes a claim out; it must be as it was entered.
+pub(super) fn remove(tx: &mut impl Tx, index: Kind, tenant: &str, gone: &Hold, resource: &Resource) -> Result<(), StorageError> {
+    let places = Places::of(index, tenant, resource);
     let mut here = at(tx, places.own().as_bytes())?;
-    here.retain(|hold| hold.id != card.id);
+    here.retain(|hold| hold.id != gone.id);
     match here.is_empty() {
         true => tx.delete_index(places.own().clone()),
         false => tx.put_index(places.own().clone(), &codec::encode(&here)),
     }
     for above in places.above {
-        tx.delete_index(above.text(&card.holder).number_descending(card.deadline.0).text(&card.id));
+        tx.delete_index(above.text(&gone.holder).number_descending(gone.deadline.0).text(&gone.id));
     }
     Ok(())
 }

@@ -4,19 +4,22 @@
 //! * A ticket waits behind live cards of others, and behind earlier tickets of others that wait for something overlapping.
 //! * Whenever a card or a ticket goes, whoever waits for something that overlaps it is looked at, in this entry or, where
 //!   there are many, in the next ones. So nobody waits for what is free, except behind an earlier one.
+//! * An attended place is given up without signs of life, and a card that it gets has to be taken soon. So whoever died while it
+//!   queued neither stays in the way of others nor holds a card that nobody knows of.
 //! * One holder has no two waiting tickets that overlap. So a ticket that covers a freed resource decides for all after it.
 
 use serde::{Deserialize, Serialize};
 
+use super::ask::Ask;
 use super::held::Held;
 use super::place::Places;
-use super::{Ask, Mode};
+use super::{Mode, delay};
 use crate::codec;
 use crate::deadline::{self, Lapsed};
 use crate::event;
 use crate::identity;
 use crate::key::Key;
-use crate::limit::{HAND_OVERS_PER_ENTRY, LEASE_WAITERS_MAX, TICKET_KEPT_MS};
+use crate::limit::{HAND_OVERS_PER_ENTRY, LEASE_WAITERS_MAX, TICKET_ALIVE_MS, TICKET_KEPT_MS};
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::resource::Resource;
@@ -40,6 +43,30 @@ pub(super) struct Ticket {
     /// When the wait is over; once it is, when the ticket is forgotten.
     pub deadline: LeaseTime,
     pub fate: Fate,
+    /// Of an attended place that waits, or whose card nobody has taken yet: when the wait is over, signs of life or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_until: Option<LeaseTime>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock_delay_ms: Option<u64>,
+}
+
+impl Ticket {
+    /// How long it would wait, from now.
+    pub fn left_ms(&self, now: LeaseTime) -> u64 {
+        now.ms_until(self.wait_until.unwrap_or(self.deadline))
+    }
+
+    /// The same where a card that it gets needs not be taken.
+    pub fn claimed(self) -> Self {
+        Self { wait_until: None, ..self }
+    }
+
+    /// Somebody is there: an attended place is kept for a while more.
+    fn alive(&mut self, now: LeaseTime) {
+        if let Some(until) = self.wait_until {
+            self.deadline = until.min(now.plus_ms(TICKET_ALIVE_MS));
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -137,19 +164,22 @@ pub(super) fn earlier(
     Ok(first)
 }
 
-/// How many live tickets of others wait before this one for something that overlaps.
-pub(super) fn ahead(view: &impl Read, ticket: &Ticket, now: LeaseTime) -> Result<u64, StorageError> {
+/// The live tickets of others that wait for something that overlaps and came before this one, in their order.
+pub(super) fn before(view: &impl Read, ticket: &Ticket, now: LeaseTime) -> Result<Vec<Place>, StorageError> {
     let resource = Resource::parse(&ticket.resource).map_err(stored)?;
     let places = Places::of(Kind::WaiterByPath, &ticket.tenant, &resource);
-    let mut ahead = 0;
+    let mut before = Vec::new();
     for rows in places.meeting().chain(places.covered.as_ref().map(|(_, below)| below)) {
         let to = rows.clone().number(ticket.since.0);
         for (_, bytes) in view.scan_bytes(Table::Index, rows.as_bytes(), to.as_bytes(), Direction::Ascending, LEASE_WAITERS_MAX)? {
             let place = decode(&bytes)?;
-            ahead += u64::from(place.deadline > now && place.holder != ticket.holder);
+            if place.deadline > now && place.holder != ticket.holder {
+                before.push(place);
+            }
         }
     }
-    Ok(ahead)
+    before.sort_by_key(|place| place.since);
+    Ok(before)
 }
 
 /// The ticket with which a holder waits for exactly this resource.
@@ -168,6 +198,7 @@ pub(super) fn by_holder(tenant: &str, holder: &str) -> Key {
     by_any_holder(tenant).text(holder)
 }
 
+/// All that wait, by holder and resource.
 pub(super) fn by_any_holder(tenant: &str) -> Key {
     kind_prefix(tenant, Kind::WaiterByHolder)
 }
@@ -175,13 +206,10 @@ pub(super) fn by_any_holder(tenant: &str) -> Key {
 /// Queues a call, or lets one that waits already wait on in its place.
 pub(super) fn join(tx: &mut impl Tx, at: &Stamp, ask: &Ask, known: Option<Ticket>) -> Applied<Ticket> {
     let tenant = &at.caller.tenant;
-    let deadline = at.lease_now.plus_ms(ask.wait_ms);
+    let until = at.lease_now.plus_ms(ask.wait_ms);
     if let Some(mut ticket) = known.clone().filter(|ticket| ticket.deadline > at.lease_now) {
-        if deadline > ticket.deadline {
-            deadline::delete(tx, Kind::WaiterByDeadline, ticket.deadline, tenant, &ticket.id);
-            ticket.deadline = deadline;
-            enter(tx, &ticket, &ask.resource);
-        }
+        let longest = until.max(ticket.wait_until.unwrap_or(ticket.deadline));
+        stay(tx, at, &mut ticket, ask.attended.then_some(longest), longest)?;
         return Ok(Ok(ticket));
     }
     if waiting(tx, tenant)? >= LEASE_WAITERS_MAX as u64 {
@@ -200,7 +228,7 @@ pub(super) fn join(tx: &mut impl Tx, at: &Stamp, ask: &Ask, known: Option<Ticket
     if let Some(lapsed) = known {
         leave(tx, at, lapsed, &mut 0)?;
     }
-    let ticket = Ticket {
+    let mut ticket = Ticket {
         id: at.new_id("tk", 0),
         tenant: tenant.clone(),
         resource: ask.resource.to_string(),
@@ -210,9 +238,12 @@ pub(super) fn join(tx: &mut impl Tx, at: &Stamp, ask: &Ask, known: Option<Ticket
         reason: ask.reason.clone(),
         ttl_ms: ask.ttl_ms(),
         since: at.revision,
-        deadline,
+        deadline: until,
         fate: Fate::Waiting,
+        wait_until: ask.attended.then_some(until),
+        lock_delay_ms: ask.lock_delay_ms,
     };
+    ticket.alive(at.lease_now);
     enter(tx, &ticket, &ask.resource);
     count(tx, tenant, |waiting| waiting + 1)?;
     let about = serde_json::json!({ "resource": ticket.resource, "holder": ticket.holder });
@@ -231,6 +262,22 @@ fn enter(tx: &mut impl Tx, ticket: &Ticket, resource: &Resource) {
     tx.put_index(by_holder(tenant, holder).text(&ticket.resource), id.as_bytes());
     deadline::put(tx, Kind::WaiterByDeadline, *deadline, tenant, id);
     tx.put(ticket);
+}
+
+/// Keeps a place that waits: attended with signs of life up to `wait_until`, or without any up to `until`.
+pub(super) fn stay(
+    tx: &mut impl Tx,
+    at: &Stamp,
+    ticket: &mut Ticket,
+    wait_until: Option<LeaseTime>,
+    until: LeaseTime,
+) -> Result<(), StorageError> {
+    deadline::delete(tx, Kind::WaiterByDeadline, ticket.deadline, &ticket.tenant, &ticket.id);
+    ticket.wait_until = wait_until;
+    ticket.deadline = until;
+    ticket.alive(at.lease_now);
+    enter(tx, ticket, &Resource::parse(&ticket.resource).map_err(stored)?);
+    Ok(())
 }
 
 fn count(tx: &mut impl Tx, tenant: &str, change: impl Fn(u64) -> u64) -> Result<(), StorageError> {
@@ -348,8 +395,9 @@ fn hand_over_from(tx: &mut impl Tx, at: &Stamp, resource: &Resource, from: Revis
 }
 
 fn is_blocked(view: &impl Read, at: &Stamp, wanted: &Resource, ticket: &Ticket) -> Result<bool, StorageError> {
-    let held = Held { view, tenant: &ticket.tenant, now: at.lease_now };
+    let held = Held::now(view, &ticket.tenant, at.lease_now);
     Ok(held.other(wanted, &ticket.holder)?.is_some()
+        || delay::other(view, &ticket.tenant, wanted, &ticket.holder, at.lease_now)?.is_some()
         || earlier(view, &ticket.tenant, wanted, &ticket.holder, ticket.since, at.lease_now)?.is_some())
 }
 

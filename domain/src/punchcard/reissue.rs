@@ -32,11 +32,11 @@ pub(crate) fn reissue(tx: &mut impl Tx, at: &Stamp, id: &str) -> Result<(), Stor
     let mut card = indexed(tx, &at.caller.tenant, id)?;
     let resource = Resource::parse(&card.resource).map_err(stored)?;
     let of_resource = by_resource(&card.tenant, &card.resource);
-    held::remove(tx, &card, &resource)?;
+    withdraw(tx, &mut card, &resource)?;
     unlist(tx, &card);
     tx.delete_index(of_resource.clone().raw(position(&card).as_bytes()));
     card.fencing_token = at.revision;
-    held::add(tx, &card, &resource)?;
+    enter(tx, &mut card, &resource)?;
     list(tx, &card);
     tx.put_index(of_resource.raw(position(&card).as_bytes()), card.id.as_bytes());
     tx.put(&card);

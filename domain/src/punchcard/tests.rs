@@ -4,8 +4,10 @@ use expect_test::{Expect, expect};
 
 use super::*;
 use crate::event::{self, Watched};
-use crate::flag::SetFlag;
+use crate::flag::{self, SetFlag};
+use crate::identity::{PutToken, system, token_hash};
 use crate::receipt::GetReceipt;
+use crate::stamp::Tier;
 use crate::transcript::{Line, World, person};
 
 fn check(lines: &str, expected: Expect) {
@@ -14,7 +16,7 @@ fn check(lines: &str, expected: Expect) {
     let mut revision = 0;
     for line in lines.lines().map(str::trim) {
         let line = Line::parse(line);
-        let is_read = matches!(line.verb, "check" | "ticket" | "list" | "events");
+        let is_read = matches!(line.verb, "check" | "ticket" | "list" | "events" | "verify" | "waiters");
         revision += u64::from(!is_read);
         let number = if is_read { "-".to_string() } else { revision.to_string() };
         let answer = play.line(&line).unwrap_or_else(|refusal| format!("refused: {refusal}"));
@@ -63,6 +65,8 @@ impl Play {
                     ttl_ms,
                     expires_at: line.ms("until").map(|ms| UnixMs(1_900_000_000_000 + ms)),
                     wait_ms: line.ms("wait"),
+                    lock_delay_ms: line.ms("delay"),
+                    attended: line.words.contains(&"attended"),
                 };
                 self.world.call(time, caller, under, command).map(|reply| self.told(reply, time))
             }
@@ -81,6 +85,70 @@ impl Play {
             "leave" => {
                 let command = LeaveQueue { ticket: ticket(self) };
                 self.world.call(time, caller, None, command).map(|reply| self.told(reply, time))
+            }
+            "attend" => {
+                let command = AttendTicket { ticket: ticket(self) };
+                self.world.call(time, caller, None, command).map(|reply| self.told(reply, time))
+            }
+            "meet" => {
+                let Principal { tenant, passport, tier, scopes } = caller;
+                let put = PutToken { hash: token_hash(line.who), tenant, passport, tier, scopes, expires_at: None };
+                self.world.call(time, system(), None, put).map(|put| format!("{} has a passport", put.passport))
+            }
+            "transfer" => {
+                let command = TransferPunchcard {
+                    resource: line.word(0).into(),
+                    holder_passport: holder,
+                    tenant_id: tenant,
+                    to_passport: line.option("to").unwrap_or_default(),
+                    release_commit_sha: None,
+                };
+                self.world.call(time, caller, under, command).map(|transferred| {
+                    let released = self.ended(&transferred.released);
+                    let granted = PunchedIn::Granted { card: transferred.card, renewed: false, conflict: None };
+                    format!("{released}, {}", self.told(granted, time))
+                })
+            }
+            "renew" => {
+                let resources = line.words.iter().map(ToString::to_string).collect();
+                let command = RenewPunchcards { holder_passport: holder, tenant_id: tenant, resources, ttl_ms: line.ms("ttl") };
+                self.world.call(time, caller, None, command).map(|renewed| {
+                    let now = LeaseTime(crate::transcript::ms(time));
+                    let card = |card: &Punchcard| format!("{} {} ms", card.resource, now.ms_until(card.deadline));
+                    let cards: Vec<String> = renewed.cards.iter().map(card).collect();
+                    format!("renewed [{}], not held [{}]", cards.join(", "), renewed.not_held.join(", "))
+                })
+            }
+            "verify" => {
+                let fencing_token = Revision(line.word(1).parse().unwrap());
+                let query = VerifyToken { resource: line.word(0).into(), fencing_token, holder_passport: line.option("holder") };
+                self.world.ask(time, caller, query).map(|found| match (found.card, found.current) {
+                    (Some(card), _) => format!("good: {} on {}, {} ms left", card.holder, card.resource, found.left_ms.unwrap_or_default()),
+                    (None, Some(card)) => format!("not good: {} holds {} under {}", card.holder, card.resource, card.fencing_token),
+                    (None, None) => "not good: nobody holds it".into(),
+                })
+            }
+            "waiters" => {
+                let (mut cursor, mut pages) = (None, Vec::new());
+                loop {
+                    let query = ListBlocked {
+                        resource: line.option("resource"),
+                        holder_passport: line.option("holder"),
+                        limit: line.ms("limit").unwrap_or(50),
+                        cursor,
+                    };
+                    let page = self.world.ask(time, caller.clone(), query)?;
+                    let behind = |wait: &Wait| format!("{} on {}{}", wait.holder, wait.held, if wait.queued { " (queued)" } else { "" });
+                    let row = |waiter: &Blocked| {
+                        let behind: Vec<String> = waiter.behind.iter().map(behind).collect();
+                        format!("{} for {} behind {}", waiter.holder, waiter.resource, behind.join(" and "))
+                    };
+                    pages.push(page.waiters.iter().map(row).collect::<Vec<_>>().join("; "));
+                    cursor = page.next_cursor;
+                    if cursor.is_none() {
+                        return Ok(format!("[{}]", pages.join(" | ")));
+                    }
+                }
             }
             "ticket" => {
                 let query = GetTicket { ticket: ticket(self) };
@@ -719,4 +787,287 @@ fn a_card_leaves_receipts_that_check_out_and_follow_each_other() {
     for (who, tenant) in [("eve", None), ("eve", Some("acme")), ("jon", Some("other"))] {
         assert!(matches!(receipt(&mut play, "release", who, tenant), Err(Refusal::NotFound { what, .. }) if what == "receipt"));
     }
+}
+
+#[test]
+fn whoever_closes_a_circle_of_waits_is_refused_and_told_the_circle() {
+    check(
+        "0s  mara punch_in file://a
+         0s  jon  punch_in file://b
+         0s  ben  punch_in file://c
+         0s  mara punch_in file://b wait=60s
+         0s  jon  punch_in file://c wait=60s
+         0s  ben  punch_in file://a wait=60s
+         0s  ben  waiters
+         0s  ben  punch_in file://d wait=60s
+         0s  ben  punch_out file://c
+         0s  ben  punch_in file://a wait=60s
+         1s  mara waiters limit=1",
+        expect![[r#"
+            1 granted c1 to mara: token 1, 1800000 ms left
+            2 granted c2 to jon: token 2, 1800000 ms left
+            3 granted c3 to ben: token 3, 1800000 ms left
+            4 queued t1, 0 ahead, behind jon on file://b for 1800000 ms
+            5 queued t2, 0 ahead, behind ben on file://c for 1800000 ms
+            6 refused: waiting for `file://a` would never end: `ben` wants `file://a`, held by `mara` (`file://a`), `mara` wants `file://b`, held by `jon` (`file://b`), `jon` wants `file://c`, held by `ben` (`file://c`)
+            - [jon for file://c behind ben on file://c; mara for file://b behind jon on file://b]
+            7 granted c4 to ben: token 7, 1800000 ms left
+            8 released c3 of ben on file://c
+            9 queued t3, 0 ahead, behind mara on file://a for 1800000 ms
+            - [ben for file://a behind mara on file://a | mara for file://b behind jon on file://b]
+        "#]],
+    );
+}
+
+#[test]
+fn who_came_first_is_waited_for_too() {
+    // jon waits for all of `src`, since mara holds a file of it; so what mara wants of `src` besides is behind jon.
+    check(
+        "0s  mara punch_in file://src/a
+         0s  jon  punch_in tree://src wait=60s
+         0s  mara punch_in file://src/b wait=60s
+         0s  mara punch_in tree://src wait=60s",
+        expect![[r#"
+            1 granted c1 to mara: token 1, 1800000 ms left
+            2 queued t1, 0 ahead, behind mara on file://src/a for 1800000 ms
+            3 refused: waiting for `file://src/b` would never end: `mara` wants `file://src/b`, waited for before by `jon` (`tree://src`), `jon` wants `tree://src`, held by `mara` (`file://src/a`)
+            4 refused: waiting for `tree://src` would never end: `mara` wants `tree://src`, waited for before by `jon` (`tree://src`), `jon` wants `tree://src`, held by `mara` (`file://src/a`)
+        "#]],
+    );
+}
+
+#[test]
+fn an_attended_place_is_given_up_without_signs_of_life_and_its_card_without_being_taken() {
+    check(
+        "0s  mara punch_in file://a 300s
+         0s  jon  punch_in file://a 60s wait=200s attended
+         20s jon  attend t1
+         49s jon  ticket t1
+         50s - tick
+         50s jon  ticket t1
+         50s jon  punch_in file://a 60s wait=200s attended
+         51s ben  punch_in file://a 60s wait=200s
+         52s mara punch_out file://a
+         53s jon  ticket t2
+         67s - tick
+         67s jon  ticket t2
+         67s jon  attend t2
+         67s ben  ticket t3",
+        expect![[r#"
+            1 granted c1 to mara: token 1, 300000 ms left
+            2 queued t1, 0 ahead, behind mara on file://a for 300000 ms
+            3 queued t1, 0 ahead, behind mara on file://a for 280000 ms
+            - queued t1, 0 ahead, behind mara on file://a for 251000 ms
+            4 ticked
+            - left t1, held by mara
+            5 queued t2, 0 ahead, behind mara on file://a for 250000 ms
+            6 queued t3, 1 ahead, behind mara on file://a for 249000 ms
+            7 released c1 of mara on file://a
+            - granted c2 to jon: token 7, 14000 ms left
+            8 ticked
+            - left t2, held by ben
+            9 left t2, held by ben
+            - granted c3 to ben: token 8, 60000 ms left
+        "#]],
+    );
+}
+
+#[test]
+fn an_attended_place_that_takes_its_card_in_time_holds_it_as_long_as_was_asked_for() {
+    check(
+        "0s  mara punch_in file://a 300s
+         0s  jon  punch_in file://a 60s wait=200s attended
+         1s  mara punch_out file://a
+         2s  jon  ticket t1
+         2s  ben  attend t1
+         3s  jon  attend t1
+         4s  jon  attend t1
+         50s jon  check file://a
+         63s jon  ticket t1
+         63s jon  check file://a",
+        expect![[r#"
+            1 granted c1 to mara: token 1, 300000 ms left
+            2 queued t1, 0 ahead, behind mara on file://a for 300000 ms
+            3 released c1 of mara on file://a
+            - granted c2 to jon: token 3, 14000 ms left
+            4 refused: there is no ticket `t1`
+            5 granted c2 to jon: token 3, 60000 ms left
+            6 granted c2 to jon: token 3, 59000 ms left
+            - free, enforced: jon on file://a, 13000 ms left
+            - granted c2 to jon: token 3, 0 ms left
+            - free, enforced: no card
+        "#]],
+    );
+}
+
+#[test]
+fn a_lock_delay_keeps_others_out_after_a_card_is_lost_and_not_after_it_is_given_back() {
+    check(
+        "0s   mara punch_in tree://db 10s delay=5s
+         0s   jon  punch_in file://db/x 60s wait=60s
+         9s   mara punch_in tree://db 10s
+         19s  jon  ticket t1
+         19s  jon  check file://db/x
+         19s  ben  punch_in file://db/y
+         19s  ben  punch_in file://other
+         23s  mara punch_in file://db/y 1s
+         23s  - tick
+         24s  - tick
+         24s  jon  ticket t1
+         24s  ben  punch_in file://db/y delay=10s
+         25s  ben  punch_out file://db/y
+         25s  jon  punch_in file://db/y 60s delay=20s
+         26s  olga force_release c6
+         27s  ben  punch_in file://db/y
+         27s  jon  punch_in file://db/y
+         27s  jon  punch_in file://z delay=61s",
+        expect![[r#"
+            1 granted c1 to mara: token 1, 10000 ms left
+            2 queued t1, 0 ahead, behind mara on tree://db for 10000 ms
+            3 renewed c1 to mara: token 1, 10000 ms left
+            - queued t1, 0 ahead, behind mara on tree://db for 5000 ms
+            - held by other, enforced: mara on tree://db, 5000 ms left
+            4 refused: `file://db/y` is kept closed after it was lost by `mara` for another 5 s (lease on `tree://db`)
+            5 granted c2 to ben: token 5, 1800000 ms left
+            6 granted c3 to mara: token 6, 1000 ms left
+            7 ticked
+            8 ticked
+            - granted c4 to jon: token 8, 60000 ms left
+            9 granted c5 to ben: token 9, 1800000 ms left
+            10 released c5 of ben on file://db/y
+            11 granted c6 to jon: token 11, 60000 ms left
+            12 force_released c6 of jon on file://db/y
+            13 refused: `file://db/y` is kept closed after it was lost by `jon` for another 19 s (lease on `file://db/y`)
+            14 granted c7 to jon: token 14, 1800000 ms left
+            15 refused: `lock_delay_ms` must be 0 to 60000, not 61000
+        "#]],
+    );
+}
+
+#[test]
+fn a_card_is_handed_over_past_those_who_wait_and_its_old_token_is_refused() {
+    check(
+        "0s  jon  meet
+         0s  ben  meet
+         0s  mara punch_in file://a 60s
+         1s  ben  punch_in file://a wait=100s
+         2s  jon  punch_in file://a wait=100s
+         3s  mara transfer file://a to=nobody
+         3s  mara transfer file://a to=mara
+         3s  jon  transfer file://a to=ben
+         3s  mara transfer file://a to=jon under=9
+         3s  mara transfer file://a to=jon
+         4s  jon  ticket t2
+         4s  mara punch_out file://a under=3
+         4s  mara verify file://a 3
+         4s  jon  verify file://a 10
+         5s  ben  ticket t1
+         6s  jon  punch_out file://a
+         7s  ben  ticket t1
+         7s  mara list resource=file://a",
+        expect![[r#"
+            1 jon has a passport
+            2 ben has a passport
+            3 granted c1 to mara: token 3, 60000 ms left
+            4 queued t1, 0 ahead, behind mara on file://a for 59000 ms
+            5 queued t2, 1 ahead, behind mara on file://a for 58000 ms
+            6 refused: there is no passport `nobody`
+            7 refused: `to_passport` holds the card already
+            8 refused: `file://a` is not held by `jon`: `mara` holds `file://a` under token 3
+            9 refused: fencing token 9 is not that of a live card of `mara`
+            10 released c1 of mara on file://a, granted c2 to jon: token 10, 60000 ms left
+            - granted c2 to jon: token 10, 59000 ms left
+            11 refused: fencing token 3 is not that of a live card of `mara`
+            - not good: jon holds file://a under 10
+            - good: jon on file://a, 59000 ms left
+            - queued t1, 0 ahead, behind jon on file://a for 58000 ms
+            12 released c2 of jon on file://a
+            - granted c3 to ben: token 12, 1799000 ms left
+            - [12 file://a held, 10 file://a released, 3 file://a released]
+        "#]],
+    );
+}
+
+#[test]
+fn a_hand_over_that_closes_a_circle_of_waits_is_refused() {
+    check(
+        "0s  jon  meet
+         0s  mara punch_in file://a
+         0s  ben  punch_in file://b
+         0s  jon  punch_in file://b wait=60s
+         0s  ben  punch_in file://a wait=60s
+         0s  mara transfer file://a to=jon
+         0s  mara check file://a",
+        expect![[r#"
+            1 jon has a passport
+            2 granted c1 to mara: token 2, 1800000 ms left
+            3 granted c2 to ben: token 3, 1800000 ms left
+            4 queued t1, 0 ahead, behind ben on file://b for 1800000 ms
+            5 queued t2, 0 ahead, behind mara on file://a for 1800000 ms
+            6 refused: waiting for `file://a` would never end: `jon` wants `file://b`, held by `ben` (`file://b`), `ben` wants `file://a`, held by `jon` (`file://a`)
+            - free, enforced: mara on file://a, 1800000 ms left
+        "#]],
+    );
+}
+
+#[test]
+fn many_cards_are_renewed_at_once_and_what_is_lost_is_told() {
+    check(
+        "0s  mara punch_in file://a 10s
+         0s  mara punch_in file://b 20s
+         0s  jon  punch_in file://c 20s
+         9s  mara renew
+         12s mara renew file://a file://./a file://c file://d ttl=30s
+         13s mara renew a
+         13s jon  renew as=mara
+         13s mara punch_in file://d
+         13s mara punch_in file://e
+         13s mara punch_in file://f
+         14s mara renew
+         14s mara renew file://a file://b file://c file://d file://e",
+        expect![[r#"
+            1 granted c1 to mara: token 1, 10000 ms left
+            2 granted c2 to mara: token 2, 20000 ms left
+            3 granted c3 to jon: token 3, 20000 ms left
+            4 renewed [file://b 20000 ms, file://a 10000 ms], not held []
+            5 renewed [file://a 30000 ms], not held [file://c, file://d]
+            6 refused: `resource` must begin with `file://`, `tree://`, `service://` or `deploy://`
+            7 refused: `holder_passport` is not the caller, who is `jon`; acting for another needs the scope `punchcard:impersonate`
+            8 granted c4 to mara: token 8, 1800000 ms left
+            9 granted c5 to mara: token 9, 1800000 ms left
+            10 granted c6 to mara: token 10, 1800000 ms left
+            11 refused: `resources` must name which cards: `mara` has more than 4
+            12 refused: `resources` is 5 entries long, and the limit is 4 entries
+        "#]],
+    );
+}
+
+#[test]
+fn a_token_is_good_for_what_its_live_card_covers() {
+    check(
+        "0s  mara punch_in tree://deploy/eu 10s
+         0s  jon  verify file://deploy/eu/app 1
+         0s  jon  verify file://deploy/eu/app 1 holder=mara
+         0s  jon  verify file://deploy/eu/app 1 holder=jon
+         0s  jon  verify tree://deploy 1
+         0s  jon  verify file://elsewhere 1
+         0s  jon  verify file://deploy/eu/app 2
+         0s  eve  verify file://deploy/eu/app 1
+         10s jon  verify file://deploy/eu/app 1
+         10s jon  punch_in file://deploy/eu/app
+         10s jon  verify file://deploy/eu/app 1",
+        expect![[r#"
+            1 granted c1 to mara: token 1, 10000 ms left
+            - good: mara on tree://deploy/eu, 10000 ms left
+            - good: mara on tree://deploy/eu, 10000 ms left
+            - not good: mara holds tree://deploy/eu under 1
+            - not good: mara holds tree://deploy/eu under 1
+            - not good: nobody holds it
+            - not good: mara holds tree://deploy/eu under 1
+            - not good: nobody holds it
+            - not good: nobody holds it
+            2 granted c2 to jon: token 2, 1800000 ms left
+            - not good: jon holds file://deploy/eu/app under 2
+        "#]],
+    );
 }

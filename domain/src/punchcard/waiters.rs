@@ -54,13 +54,13 @@ impl ListWaiters {
             // One whose wait is over waits no more, swept or not.
             if ticket.deadline > at.lease_now {
                 waiters.push(Waiter {
+                    left_ms: ticket.left_ms(at.lease_now),
                     ticket: ticket.id,
                     resource: ticket.resource,
                     holder: ticket.holder,
                     mode: ticket.mode,
                     reason: ticket.reason,
                     since: ticket.since,
-                    left_ms: at.lease_now.ms_until(ticket.deadline),
                 });
             }
         }
@@ -85,6 +85,7 @@ mod tests {
             ttl_ms: Some(600_000),
             expires_at: None,
             wait_ms: Some(wait_ms),
+            ..PunchIn::default()
         };
         world.call(time, person(who), None, command).unwrap();
     }

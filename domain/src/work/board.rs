@@ -13,7 +13,7 @@ use crate::record::{Kind, ReadRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::{Read, StorageError, Table};
-use crate::work::{Comment, State, Work, check_project, indexed, order, work};
+use crate::work::{Comment, DEFAULT_PROJECT, State, Work, check_project, indexed, order, order_in, work};
 
 /// A page of rows, and the position after the order's prefix where the next one begins.
 pub(crate) struct Rows<T> {
@@ -57,6 +57,9 @@ pub struct ListWork {
     pub pending_approval: bool,
     pub tenant_id: Option<String>,
     pub assignee_passport: Option<String>,
+    /// Planned, and waiting for no other item.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ready: bool,
     pub limit: u64,
     pub cursor: Option<String>,
 }
@@ -68,17 +71,25 @@ pub struct WorkList {
     pub next_cursor: Option<String>,
 }
 
+fn only_planned() -> Refusal {
+    Refusal::invalid("ready", "goes with the state `planned` only; leave `state` out")
+}
+
 impl ListWork {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<WorkList> {
         let assignee = self.assignee_passport.as_deref();
-        let refusal = check_tenant(&at.caller, self.tenant_id.as_deref())
-            .or_else(|| self.project_id.as_deref().and_then(check_project))
-            .or_else(|| assignee.and_then(|assignee| check_name("assignee_passport", assignee)));
+        let tenant = &at.caller.tenant;
+        let mut refusal = check_tenant(&at.caller, self.tenant_id.as_deref())
+            .or_else(|| assignee.and_then(|assignee| check_name("assignee_passport", assignee)))
+            .or_else(|| (self.ready && self.state.is_some_and(|state| state != State::Planned)).then(|| only_planned()));
+        if let (None, Some(project)) = (&refusal, &self.project_id) {
+            refusal = check_project(view, tenant, project)?;
+        }
         if let Some(refusal) = refusal {
             return Ok(Err(refusal));
         }
-        let tenant = &at.caller.tenant;
-        let cursors = Cursors::of("work", &at.caller, &(self.state, self.pending_approval, assignee));
+        let project = self.project_id.as_deref();
+        let cursors = Cursors::of("work", &at.caller, &(self.state, self.pending_approval, assignee, project, self.ready));
         let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
@@ -109,9 +120,18 @@ impl ListWork {
                 let read = |id: &[u8]| {
                     let work = indexed(view, tenant, id)?;
                     let bytes = work.reply_bytes();
-                    Ok(Some((work, bytes)))
+                    // A page can be short, or even empty, where filters meet; the cursor leads on.
+                    let is_wanted = project.is_none_or(|project| work.project_id == project)
+                        && assignee.is_none_or(|assignee| work.assignee == assignee)
+                        && (!self.ready || work.is_ready());
+                    Ok(is_wanted.then_some((work, bytes)))
                 };
-                let found = page(view, Table::Index, &order(tenant, assignee, self.state), from, limit, budget, read)?;
+                let state = if self.ready { Some(State::Planned) } else { self.state };
+                let order = match (assignee, project) {
+                    (None, Some(project)) if project != DEFAULT_PROJECT => order_in(tenant, project, state),
+                    _ => order(tenant, assignee, state),
+                };
+                let found = page(view, Table::Index, &order, from, limit, budget, read)?;
                 list.work = found.items;
                 found.next
             }

@@ -20,6 +20,7 @@ struct Play {
     revision: u64,
     work: Vec<String>,
     actions: Vec<String>,
+    projects: Vec<String>,
 }
 
 fn state(word: &str) -> Option<State> {
@@ -29,18 +30,26 @@ fn state(word: &str) -> Option<State> {
 
 impl Play {
     fn new() -> Self {
-        Self { world: World::new(), revision: 0, work: Vec::new(), actions: Vec::new() }
+        Self { world: World::new(), revision: 0, work: Vec::new(), actions: Vec::new(), projects: Vec::new() }
     }
 
     /// `w1` is the first item that was created, `q1` the first move that was made to wait.
     fn id(&self, word: &str) -> String {
         let nth = |known: &[String], n: &str| n.parse::<usize>().ok().and_then(|n| known.get(n - 1).cloned());
         let known = word.strip_prefix('w').and_then(|n| nth(&self.work, n));
-        known.or_else(|| word.strip_prefix('q').and_then(|n| nth(&self.actions, n))).unwrap_or(word.into())
+        let known = known.or_else(|| word.strip_prefix('q').and_then(|n| nth(&self.actions, n)));
+        known.or_else(|| word.strip_prefix('p').and_then(|n| nth(&self.projects, n))).unwrap_or(word.into())
+    }
+
+    /// `w1,w2`; `none` is none of them.
+    fn ids(&self, words: Option<String>) -> Option<Vec<String>> {
+        let words = words?;
+        Some(words.split(',').filter(|word| *word != "none").map(|word| self.id(word)).collect())
     }
 
     fn told(&self, text: String) -> String {
         let text = self.work.iter().enumerate().fold(text, |text, (n, id)| text.replace(id, &format!("w{}", n + 1)));
+        let text = self.projects.iter().enumerate().fold(text, |text, (n, id)| text.replace(id, &format!("p{}", n + 1)));
         self.actions.iter().enumerate().fold(text, |text, (n, id)| text.replace(id, &format!("q{}", n + 1)))
     }
 
@@ -89,7 +98,7 @@ impl Play {
             }
             "create" => {
                 let command = CreateWork {
-                    project_id: line.option("project").unwrap_or(DEFAULT_PROJECT.into()),
+                    project_id: line.option("project").map_or(DEFAULT_PROJECT.into(), |word| self.id(&word)),
                     title: line.word(0).into(),
                     created_by_passport: claim,
                     body: line.option("body"),
@@ -99,6 +108,7 @@ impl Play {
                     linked_pr: line.option("pr"),
                     linked_issue: None,
                     blocker_reason: line.option("reason"),
+                    depends_on: self.ids(line.option("after")).unwrap_or_default(),
                 };
                 let work = self.world.call(time, caller, None, command)?;
                 self.work.push(work.id.clone());
@@ -115,6 +125,8 @@ impl Play {
                         _ => BlockerKind::NeedsInfo,
                     }),
                     expected_state: line.option("expected").and_then(|word| state(&word)),
+                    assignee_passport: line.option("for"),
+                    depends_on: self.ids(line.option("after")),
                 };
                 match self.world.call(time, caller, None, command)? {
                     Moved::Applied(work) => Ok(row(&work)),
@@ -144,11 +156,26 @@ impl Play {
                 self.world.call(time, caller, None, command).map(|approval| format!("{} {}", approval.request_id, approval.status.word()))
             }
             "projects" => {
-                let found = self.world.ask(time, caller, ListProjects {})?;
+                let found = self.world.ask(time, caller, ListProjects::default())?;
                 Ok(format!("{:?}", found.projects.iter().map(|project| &*project.id).collect::<Vec<_>>()))
             }
+            "found" => {
+                let names = |names: Option<String>| names.map_or_else(Vec::new, |names| names.split(',').map(Into::into).collect());
+                let command = PutProject {
+                    id: line.option("id").map(|word| self.id(&word)),
+                    name: line.words.first().map(ToString::to_string),
+                    default_passport_id: line.option("default"),
+                    add_members: names(line.option("add")),
+                    remove_members: names(line.option("remove")),
+                };
+                let project = self.world.call(time, caller, None, command)?;
+                if !self.projects.contains(&project.id) {
+                    self.projects.push(project.id.clone());
+                }
+                Ok(format!("{} {} [{}]", project.id, project.name, project.members.into_iter().collect::<Vec<_>>().join(", ")))
+            }
             "project" => {
-                let found = self.world.ask(time, caller, GetProject { project_id: line.word(0).into(), limit: 50, cursor: None })?;
+                let found = self.world.ask(time, caller, GetProject { project_id: self.id(line.word(0)), limit: 50, cursor: None })?;
                 let members: Vec<String> = found.members.iter().map(|member| format!("{} ({})", member.passport, member.role)).collect();
                 Ok(format!("{} of {}: {}", found.project.id, found.tenant, members.join(", ")))
             }
@@ -173,11 +200,12 @@ impl Play {
                 loop {
                     let word = line.option("state").unwrap_or_default();
                     let ask = ListWork {
-                        project_id: line.option("project"),
+                        project_id: line.option("project").map(|word| self.id(&word)),
                         state: state(&word),
                         pending_approval: word == "pending_approval",
                         tenant_id: line.option("tenant"),
                         assignee_passport: line.option("for"),
+                        ready: line.words.contains(&"ready"),
                         limit: line.ms("limit").unwrap_or(50),
                         cursor,
                     };
@@ -218,11 +246,168 @@ impl Play {
 
 fn row(work: &Work) -> String {
     let blocker = work.blocker.as_ref().map(|blocker| format!(" ({}, {:?})", blocker.reason, blocker.kind)).unwrap_or_default();
-    format!("{} {} {}{blocker} for {}", work.id, work.title, work.state.word(), work.assignee)
+    let open = Some(work.open_dependencies).filter(|open| *open > 0).map(|open| format!(", {open} to come first")).unwrap_or_default();
+    format!("{} {} {}{blocker} for {}{open}", work.id, work.title, work.state.word(), work.assignee)
 }
 
 fn check(lines: &str, expected: Expect) {
     expected.assert_eq(&Play::new().play(lines));
+}
+
+#[test]
+fn what_is_ready_is_planned_and_waits_for_nothing_unfinished() {
+    check(
+        "0s mara create parser
+         0s mara create lexer
+         0s mara create docs after=w1,w2,w1
+         0s mara list ready
+         1s mara move w1 complete
+         1s mara move w2 in_progress
+         1s mara list ready
+         2s mara move w2 deployed
+         2s mara list ready
+         3s mara move w2 archive
+         3s mara list ready
+         4s mara move w1 in_progress
+         4s mara list ready
+         5s mara move w3 planned after=none
+         5s mara list ready
+         5s mara list ready state=blocked
+         6s mara create more after=w9
+         6s eve  create theirs after=w1",
+        expect![[r#"
+            1 w1 parser planned for mara
+            2 w2 lexer planned for mara
+            3 w3 docs planned for mara, 2 to come first
+            - [w2 lexer planned for mara, w1 parser planned for mara]
+            4 w1 parser complete for mara
+            5 w2 lexer in_progress for mara
+            - []
+            6 w2 lexer deployed for mara
+            - [w3 docs planned for mara]
+            7 w2 lexer archive for mara
+            - [w3 docs planned for mara]
+            8 w1 parser in_progress for mara
+            - []
+            9 w3 docs planned for mara
+            - [w3 docs planned for mara]
+            - refused: `ready` goes with the state `planned` only; leave `state` out
+            10 refused: there is no work `w9`
+            11 refused: there is no work `w1`
+        "#]],
+    );
+}
+
+#[test]
+fn nothing_waits_for_itself_and_few_wait_for_one() {
+    check(
+        "0s mara create a
+         0s mara create b after=w1
+         0s mara create c after=w2
+         0s mara move w1 planned after=w3
+         0s mara move w1 planned after=w1
+         0s mara create d after=w1
+         0s mara create e after=w1
+         0s mara create f after=w1
+         0s mara create g after=w1
+         0s mara create h after=w1",
+        expect![[r#"
+            1 w1 a planned for mara
+            2 w2 b planned for mara, 1 to come first
+            3 w3 c planned for mara, 1 to come first
+            4 refused: `depends_on` would make `w1` wait for itself
+            5 refused: `depends_on` would make `w1` wait for itself
+            6 w4 d planned for mara, 1 to come first
+            7 w5 e planned for mara, 1 to come first
+            8 w6 f planned for mara, 1 to come first
+            9 w7 g planned for mara, 1 to come first
+            10 refused: `depends_on` has `w1`, on which 5 items depend already; let this one depend on one of those
+        "#]],
+    );
+}
+
+#[test]
+fn a_claim_hands_the_item_to_the_one_that_wins_it() {
+    check(
+        "0s mara create parser
+         1s jon  move w1 in_progress expected=planned for=jon
+         1s ben  move w1 in_progress expected=planned for=ben
+         1s mara list for=jon
+         1s mara list for=mara
+         2s jon  move w1 in_progress for=ben
+         2s mara list for=ben state=in_progress",
+        expect![[r#"
+            1 w1 parser planned for mara
+            2 w1 parser in_progress for jon
+            3 refused: work `w1` has changed: expected planned, found in_progress
+            - [w1 parser in_progress for jon]
+            - []
+            4 w1 parser in_progress for ben
+            - [w1 parser in_progress for ben]
+        "#]],
+    );
+}
+
+#[test]
+fn a_project_that_was_made_has_its_own_work_and_members() {
+    check(
+        "0s olga token mara
+         0s olga token jon
+         0s mara found engine
+         0s olga found
+         0s olga found engine add=mara,nobody
+         0s olga found engine add=mara,jon default=jon
+         0s olga found id=p1 default=ben
+         0s olga found id=p_default x
+         1s mara create parser project=p1
+         1s ben  create lexer project=p1
+         1s ben  create lexer
+         1s olga create docs project=p1 for=olga
+         1s mara list project=p1
+         1s mara list project=p1 for=olga
+         1s mara list project=p1 state=planned limit=1
+         1s mara list project=p_default
+         1s mara list
+         2s ben  comment w1 hello
+         2s ben  move w1 complete
+         2s eve  create theirs project=p1
+         2s eve  list project=p1
+         3s olga found id=p1 core remove=jon default=
+         3s mara project p1
+         3s mara projects
+         3s olga found a
+         3s olga found b
+         3s olga found c",
+        expect![[r#"
+            1 token of mara
+            2 token of jon
+            3 refused: making and changing projects needs the scope `admin` or the tier operator
+            4 refused: `name` is missing: a new project needs one
+            5 refused: there is no passport `nobody`
+            6 p1 engine [jon, mara]
+            7 refused: `default_passport_id` must be a member, which `ben` is not
+            8 refused: `id` is the tenant's own project, which stays as it is; make another one
+            9 w1 parser planned for jon
+            10 refused: `ben` is no member of the project `p1`; an operator can make it one
+            11 w2 lexer planned for ben
+            12 w3 docs planned for olga
+            - [w3 docs planned for olga, w1 parser planned for jon]
+            - [w3 docs planned for olga]
+            - [w3 docs planned for olga | w1 parser planned for jon]
+            - [w2 lexer planned for ben]
+            - [w3 docs planned for olga, w2 lexer planned for ben, w1 parser planned for jon]
+            13 refused: `ben` is no member of the project `p1`; an operator can make it one
+            14 refused: `ben` is no member of the project `p1`; an operator can make it one
+            15 refused: there is no project `p1`
+            - refused: there is no project `p1`
+            16 p1 core [mara]
+            - p1 of acme: mara (member)
+            - ["p_default", "p1"]
+            17 p2 a []
+            18 p3 b []
+            19 refused: `name` can't be one more: a tenant makes at most 3 projects
+        "#]],
+    );
 }
 
 #[test]
@@ -562,6 +747,7 @@ fn what_is_taken_fits_a_reply_in_any_spelling() {
         linked_pr: None,
         linked_issue: None,
         blocker_reason: None,
+        depends_on: Vec::new(),
     };
     let refused = world.call("0s", person("mara"), None, create("\u{1}".repeat(6_000))).unwrap_err();
     assert!(refused.to_string().starts_with("`body` is 37"), "{refused}");
@@ -586,6 +772,7 @@ fn what_is_taken_fits_a_reply_in_any_spelling() {
         pending_approval: false,
         tenant_id: None,
         assignee_passport: None,
+        ready: false,
         limit: 50,
         cursor: None,
     };
@@ -622,6 +809,7 @@ fn all(world: &mut World, state: Option<State>, assignee: Option<&str>, limit: u
             pending_approval: false,
             tenant_id: None,
             assignee_passport: assignee.map(Into::into),
+            ready: false,
             limit,
             cursor,
         };
@@ -659,7 +847,7 @@ proptest! {
                         let command = CreateWork {
                             project_id: DEFAULT_PROJECT.into(), title: "t".into(), created_by_passport: WHO[*who].into(),
                             body: Some("x".repeat(*size)), state: None, assignee_passport: Some(WHO[*to].into()), tenant_id: None,
-                            linked_pr: None, linked_issue: None, blocker_reason: None,
+                            linked_pr: None, linked_issue: None, blocker_reason: None, depends_on: Vec::new(),
                         };
                         items.push(world.call("0s", person(WHO[*who]), None, command).unwrap().id);
                     }
@@ -667,7 +855,7 @@ proptest! {
                         let Some(id) = items.get(*item) else { continue };
                         let command = MoveWork {
                             work_id: id.clone(), state: STATES[*to], by_passport: WHO[*who].into(),
-                            blocker_reason: (STATES[*to] == State::Blocked).then(|| "why".into()), blocker_kind: None, expected_state: None,
+                            blocker_reason: (STATES[*to] == State::Blocked).then(|| "why".into()), blocker_kind: None, expected_state: None, assignee_passport: None, depends_on: None
                         };
                         world.call("0s", person(WHO[*who]), None, command).unwrap();
                     }

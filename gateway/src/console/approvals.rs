@@ -97,6 +97,7 @@ async fn blocked(visit: &Visit) -> Result<Vec<Work>, CallError> {
         pending_approval: false,
         tenant_id: None,
         assignee_passport: Some(visit.caller.passport.clone()),
+        ready: false,
         limit: 10,
         cursor: None,
     };

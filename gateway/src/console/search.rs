@@ -143,6 +143,7 @@ async fn on_the_board(visit: &Visit, text: &str, hits: &mut Vec<Hit>) -> Result<
             pending_approval: false,
             tenant_id: None,
             assignee_passport: None,
+            ready: false,
             limit: 200,
             cursor,
         };

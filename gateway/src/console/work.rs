@@ -33,7 +33,16 @@ pub async fn board(visit: Visit) -> Response<Body> {
 
 fn ask(visit: &Visit, state: State, limit: u64, cursor: Option<String>) -> ListWork {
     let assignee_passport = visit.owned("assignee");
-    ListWork { project_id: None, state: Some(state), pending_approval: false, tenant_id: None, assignee_passport, limit, cursor }
+    ListWork {
+        project_id: None,
+        state: Some(state),
+        pending_approval: false,
+        tenant_id: None,
+        assignee_passport,
+        ready: false,
+        limit,
+        cursor,
+    }
 }
 
 async fn columns(visit: &Visit) -> Result<Page, CallError> {

@@ -205,6 +205,7 @@ impl Guard {
             ttl_ms,
             expires_at: None,
             wait_ms: None,
+            ..PunchIn::default()
         }
     }
 
@@ -305,8 +306,9 @@ fn told_of(found: &PunchcardChecked, card: &Punchcard) -> String {
         held: card.resource.clone(),
         holder: card.holder.clone(),
         left_ms: found.left_ms.unwrap_or(0),
-        expires_at_unix_ms: card.expires_at.0,
+        expires_at_unix_ms: found.closed_until.unwrap_or(card.expires_at).0,
         waiting: false,
+        settling: false,
     };
     let why = card.reason.as_ref().map(|reason| format!(" Its holder says: {}.", shown(reason))).unwrap_or_default();
     format!("{refusal}.{why} {}", refusal.next_step())

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::group;
+use crate::approvals::{decided, wait_of};
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
@@ -40,15 +41,6 @@ impl From<approval::RiskTier> for RiskTier {
     }
 }
 
-pub(crate) fn word(status: ApprovalStatus) -> &'static str {
-    match status {
-        ApprovalStatus::Pending => "pending",
-        ApprovalStatus::Approved => "approved",
-        ApprovalStatus::Rejected => "rejected",
-        ApprovalStatus::Expired => "expired",
-    }
-}
-
 /// Who decides approvals, or asks for them, sees them.
 pub(crate) const LISTING: [&str; 2] = [ApprovalDecide::SCOPE, ApprovalRequest::SCOPE];
 
@@ -61,10 +53,10 @@ pub(crate) fn may_list(caller: &Principal) -> Result<(), CallError> {
 
 // ------------------------------------------------------------------ approval_request
 
-/// Ask a person to allow a risky act before you do it. Answers at once with a `request_id`; it does not wait.
+/// Ask a person to allow a risky act before you do it. Answers at once with a `request_id`, unless you say `wait_ms`.
 ///
-/// High risk waits for an operator; low and medium may be approved at once by the tenant's policy. Nobody can decide their own
-/// request. Undecided, it expires after a day or `ttl_ms`. Do not act while the status is `pending`.
+/// High risk waits for an operator, or two of them; low and medium may be approved at once by the tenant's policy. Nobody can
+/// decide their own request. Undecided, it expires after a day or `ttl_ms`. Do not act while the status is `pending`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalRequest {
@@ -83,13 +75,16 @@ pub struct ApprovalRequest {
     /// How long it may wait for a decision, in milliseconds.
     #[schemars(range(min = 0))]
     ttl_ms: Option<u64>,
+    /// How long to wait here for the decision, in milliseconds: at most 600,000; absent: not at all.
+    #[schemars(range(min = 0))]
+    wait_ms: Option<u64>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ApprovalRequested {
     /// Name of the request; null when approvals are switched off.
     request_id: Nullable<String>,
-    /// `pending`, `approved` (by policy) or `feature_disabled`.
+    /// `pending`, `approved` (by policy), or `feature_disabled`; after a wait also `rejected` or `expired`.
     status: String,
     risk_tier: RiskTier,
     tenant_id: String,
@@ -97,9 +92,11 @@ pub struct ApprovalRequested {
     /// When it expires undecided.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<String>,
-    /// Who approved it, when the policy did.
+    /// Who decided it; `policy:low` or `policy:medium` when the policy did.
     #[serde(skip_serializing_if = "Option::is_none")]
     reviewer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reviewer_notes: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     receipt_id: Option<String>,
 }
@@ -130,8 +127,10 @@ impl Tool for ApprovalRequest {
             feature_enabled: false,
             expires_at: None,
             reviewer: None,
+            reviewer_notes: None,
             receipt_id: None,
         };
+        let wait = wait_of(self.wait_ms)?;
         if self.token_budget.is_none() {
             let (flags, served) = cluster.read(ctx, flag::GetFlags {}).await?;
             if flags.flags.iter().any(|set| set.name == flag::APPROVAL_QUEUE.name && set.value == "off") {
@@ -150,21 +149,25 @@ impl Tool for ApprovalRequest {
             payload: self.payload.map(Value::Object),
             ttl_ms: self.ttl_ms,
         };
-        let (asked, revision) = match cluster.propose(ctx, command).await {
+        let (mut asked, mut revision) = match cluster.propose(ctx, command).await {
             Ok(done) => done,
             Err(CallError::Refused(Refusal::FeatureOff { flag, .. })) if flag == flag::APPROVAL_QUEUE.name => {
                 return Ok(Reply::local(disabled));
             }
             Err(error) => return Err(error),
         };
+        if asked.status == ApprovalStatus::Pending && !wait.is_zero() {
+            (asked, revision) = decided(cluster, caller, asked.request_id, wait).await?;
+        }
         let facts = ApprovalRequested {
             request_id: Nullable(Some(asked.request_id)),
-            status: word(asked.status).into(),
+            status: asked.status.word().into(),
             risk_tier: asked.risk_tier.into(),
             tenant_id: asked.tenant,
             feature_enabled: true,
             expires_at: (asked.status == ApprovalStatus::Pending).then(|| asked.expires_at.to_rfc3339()),
             reviewer: asked.reviewer,
+            reviewer_notes: asked.reviewer_notes,
             receipt_id: asked.receipt_id,
         };
         Ok(Reply::at(revision, facts))
@@ -182,7 +185,8 @@ pub enum Decision {
 
 /// Approve or reject a request, once, as an operator of its tenant and never your own.
 ///
-/// The first decision stands. Writes a signed receipt that `receipt_verify` checks.
+/// The first decision stands. Where the policy wants two people, the first yes leaves it `pending` and a second person's makes it
+/// `approved`. Writes a signed receipt that `receipt_verify` checks.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalDecide {
@@ -201,7 +205,7 @@ pub struct ApprovalDecide {
 pub struct ApprovalDecided {
     ok: bool,
     request_id: String,
-    /// `approved` or `rejected`.
+    /// `approved` or `rejected`; `pending` after the first of two approvals.
     status: String,
     reviewer_passport: String,
     decided_at: String,
@@ -239,14 +243,20 @@ impl Tool for ApprovalDecide {
         };
         let (done, revision) = cluster.propose(ctx, command).await?;
         let missing = |what: &str| CallError::Fault { detail: format!("a decided approval without {what}") };
+        // A first yes of two stands among the votes, with a receipt of its own.
+        let vote = done.votes.last().filter(|_| done.status == ApprovalStatus::Pending).cloned();
+        let (reviewer, at, receipt, hash) = match vote {
+            Some(vote) => (Some(vote.passport), Some(vote.at), Some(vote.receipt_id), Some(vote.receipt_body_hash)),
+            None => (done.reviewer, done.decided_at, done.receipt_id, done.receipt_body_hash),
+        };
         let facts = ApprovalDecided {
             ok: true,
             request_id: done.request_id,
-            status: word(done.status).into(),
-            reviewer_passport: done.reviewer.ok_or_else(|| missing("reviewer"))?,
-            decided_at: done.decided_at.ok_or_else(|| missing("time"))?.to_rfc3339(),
-            receipt_id: done.receipt_id.ok_or_else(|| missing("receipt"))?,
-            receipt_body_hash_hex: done.receipt_body_hash.ok_or_else(|| missing("receipt hash"))?,
+            status: done.status.word().into(),
+            reviewer_passport: reviewer.ok_or_else(|| missing("reviewer"))?,
+            decided_at: at.ok_or_else(|| missing("time"))?.to_rfc3339(),
+            receipt_id: receipt.ok_or_else(|| missing("receipt"))?,
+            receipt_body_hash_hex: hash.ok_or_else(|| missing("receipt hash"))?,
             tenant_id: done.tenant,
             risk_tier: done.risk_tier.into(),
         };

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::group;
+use super::punchcards::Handed;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
@@ -81,6 +82,9 @@ pub struct CreateHandoff {
     message: Option<String>,
     /// What the work is for, and where it ends; at most 100 entries in each list.
     task_record: Option<TaskRecord>,
+    /// Resources that you hold and hand over with it: whoever accepts gets their cards, under new tokens. At most 100.
+    #[serde(default)]
+    punchcards: Vec<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -120,6 +124,7 @@ impl Tool for CreateHandoff {
             target: self.target_agent,
             message: self.message,
             task_record: self.task_record.map(Into::into),
+            punchcards: self.punchcards,
         };
         let (made, revision) = cluster.propose(ctx, command).await?;
         let key = ctx.services.passport_keys.signing(&caller.tenant, &caller.passport);
@@ -176,6 +181,12 @@ pub struct HandoffAccepted {
     message: Option<String>,
     /// Work items that the session names.
     work_ids: Vec<String>,
+    /// Cards that came over with it; send their `fencing_token` with what you do under them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    punchcards: Option<Vec<Handed>>,
+    /// Resources whose cards the sender had lost by now: take them with `punch_in`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    punchcards_lost: Option<Vec<String>>,
 }
 
 impl Tool for AcceptHandoff {
@@ -207,6 +218,8 @@ impl Tool for AcceptHandoff {
             source_agent: Some(done.source),
             message: done.message,
             work_ids: done.work_ids,
+            punchcards: Some(done.punchcards.into_iter().map(Into::into).collect()).filter(|cards: &Vec<Handed>| !cards.is_empty()),
+            punchcards_lost: Some(done.punchcards_lost).filter(|lost| !lost.is_empty()),
         };
         Ok(Reply::at(revision, facts))
     }

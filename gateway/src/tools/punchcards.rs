@@ -1,13 +1,13 @@
 //! Punchcards: leases on resources.
 
-use std::time::{Duration, Instant};
+mod take;
 
-use quorate_domain::flag;
-use quorate_domain::limit::{LEASE_WAIT_MS_MAX, LIST_DEFAULT};
-use quorate_domain::punchcard::{self, GetTicket, LeaveQueue, PunchedIn};
+use std::time::Instant;
+
+use quorate_domain::limit::LIST_DEFAULT;
+use quorate_domain::punchcard::{self, Punchcards};
 use quorate_domain::refusal::shown;
 use quorate_domain::{Revision, UnixMs};
-use quorate_proto::cluster::watch_response;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 use super::group;
 use crate::call::{CallContext, CallError};
 use crate::cluster::{Cluster, Consistency};
-use crate::limit::{CHECK_DEADLINE, TICKET_POLL_BLIND, TICKET_POLL_WATCHED};
+use crate::limit::CHECK_DEADLINE;
 use crate::registry::{Effect, Reply, Tool};
 use crate::schema::Nullable;
+pub use take::PunchIn;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -127,230 +128,47 @@ impl From<punchcard::Punchcard> for Card {
     }
 }
 
-// ------------------------------------------------------------------ punch_in
-
-/// Take the lease on a resource, so that nobody else changes it until you punch out or it ends.
-///
-/// Take it before you edit; call again to renew. While another holds it or something that overlaps, you are refused and told
-/// who and for how long; with `wait_ms` you queue, first come first served. A lease on `tree://src` covers every file below.
-/// Send the `fencing_token` of the answer with the calls you make under the card.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct PunchIn {
-    /// What to hold: `file://src/lib.rs`, `tree://docs`, `service://billing` or `deploy://prod`.
-    resource: String,
-    /// Your own passport name, as `get_agent_identity` tells it.
-    holder_passport: String,
-    /// What you mean to do, for those who ask: `modify` when absent.
-    mode: Option<Mode>,
-    /// Your tenant; another one is refused.
-    tenant_id: Option<String>,
-    /// What you are doing, for those who wait.
-    reason: Option<String>,
-    /// When the lease ends unless you renew it, in ms of the Unix epoch. Prefer `ttl_ms`.
-    #[schemars(range(min = 0))]
-    expires_at_unix_ms: Option<u64>,
-    /// How long the lease lasts unless you renew it, in milliseconds: 1,000 to 86,400,000, and 1,800,000 when absent.
-    #[schemars(range(min = 0))]
-    ttl_ms: Option<u64>,
-    /// How long to queue when another holds it, in milliseconds: at most 600,000; absent: not at all.
-    #[schemars(range(min = 0))]
-    wait_ms: Option<u64>,
-}
-
+/// A card that came into other hands.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Granted {
-    #[serde(flatten)]
-    card: Card,
-    /// True when you held it already, and it ends later now.
-    renewed: bool,
-    /// Revision of the entry that granted or renewed it.
-    revision: u64,
-    /// In advisory mode: who holds an overlapping card all the same.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    conflict: Option<Card>,
+pub struct Handed {
+    punchcard_id: String,
+    resource: String,
+    holder_passport: String,
+    /// The holder sends it with what it does under the card.
+    fencing_token: u64,
+    expires_at_unix_ms: u64,
 }
 
-impl Tool for PunchIn {
-    const NAME: &'static str = "punch_in";
-    const TITLE: &'static str = "Punch in";
-    const SCOPE: &'static str = "crux-mcp.punch_in";
-    const EFFECT: Effect = Effect::Write;
-    const GROUP: &'static str = group::PUNCHCARDS;
-    const IDEMPOTENT: bool = true;
-    const SWITCH: Option<flag::Definition> = Some(flag::PUNCHCARD);
-    type Output = Granted;
-
-    fn example() -> Value {
-        json!({ "resource": "file://src/lib.rs", "holder_passport": "claude-work" })
-    }
-
-    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Granted>, CallError> {
-        let wait = Duration::from_millis(self.wait_ms.unwrap_or(0).min(LEASE_WAIT_MS_MAX));
-        let command = punchcard::PunchIn {
-            resource: self.resource,
-            holder_passport: self.holder_passport,
-            tenant_id: self.tenant_id,
-            mode: Some(self.mode.map_or(punchcard::Mode::Modify, Into::into)),
-            reason: self.reason,
-            ttl_ms: self.ttl_ms,
-            expires_at: self.expires_at_unix_ms.map(UnixMs),
-            wait_ms: self.wait_ms.filter(|&wait| wait > 0),
-        };
-        let joining = join(ctx.clone(), cluster.clone(), command, wait);
-        // A caller that can come to queue may go away before it is told of its place. The command goes on without it, and the
-        // place is given up when nobody takes it from there.
-        let joined = match wait.is_zero() {
-            true => joining.await?,
-            false => tokio::spawn(joining).await.map_err(|error| CallError::Fault { detail: error.to_string() })??,
-        };
-        match joined {
-            Joined::Granted(reply) => Ok(*reply),
-            Joined::Queued(place) => place.wait(ctx, cluster).await,
-        }
+impl From<punchcard::Punchcard> for Handed {
+    fn from(card: punchcard::Punchcard) -> Self {
+        let (UnixMs(expires_at_unix_ms), Revision(fencing_token)) = (card.expires_at, card.fencing_token);
+        Self { punchcard_id: card.id, resource: card.resource, holder_passport: card.holder, fencing_token, expires_at_unix_ms }
     }
 }
 
-/// What came of the first step.
-enum Joined {
-    Granted(Box<Reply<Granted>>),
-    Queued(Box<Place>),
+/// One that waits.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Waiting {
+    holder_passport: String,
+    resource: String,
+    /// How long it waits yet.
+    left_ms: u64,
+    /// Passports that are in the way: they hold what overlaps, or came first.
+    waits_for: Vec<String>,
 }
 
-async fn join(ctx: CallContext, cluster: Cluster, command: punchcard::PunchIn, wait: Duration) -> Result<Joined, CallError> {
-    let start = Instant::now();
-    match cluster.propose(&ctx, command).await? {
-        (PunchedIn::Granted { card, renewed, conflict }, revision) => {
-            Ok(Joined::Granted(Box::new(granted(card, renewed, conflict, revision))))
-        }
-        (PunchedIn::Left { resource, holder, .. }, _) => Err(still_held(resource, holder, start)),
-        (PunchedIn::Queued { ticket, holder, held, .. }, revision) => {
-            // A call with a key of its own can be taken up again with the same key; any other loses its place with its caller.
-            let leave = Leave { armed: ctx.idempotency_key.is_none(), ticket: ticket.clone(), ctx, cluster };
-            Ok(Joined::Queued(Box::new(Place { ticket, holder, held, since: revision, start, end: start + wait, leave })))
-        }
-    }
-}
-
-fn granted(card: punchcard::Punchcard, renewed: bool, conflict: Option<punchcard::Punchcard>, revision: Revision) -> Reply<Granted> {
-    Reply::at(revision, Granted { card: card.into(), renewed, revision: revision.0, conflict: conflict.map(Into::into) })
-}
-
-fn still_held(resource: String, holder: Option<String>, start: Instant) -> CallError {
-    CallError::StillHeld { resource, holder, waited_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX) }
-}
-
-/// A place in the queue for a card.
-struct Place {
-    ticket: String,
-    /// Who held what when the queue was joined.
-    holder: String,
-    held: String,
-    since: Revision,
-    start: Instant,
-    end: Instant,
-    leave: Leave,
-}
-
-impl Place {
-    /// Waits until the card is granted or the time is over. The place is in the state machine, so it outlives leaders and
-    /// gateways; only the looking is done here, woken by change events where a node streams them.
-    async fn wait(mut self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Granted>, CallError> {
-        let caller = ctx.principal()?;
-        let mut events = cluster.watch(caller, self.since).await;
-        loop {
-            let look_until = Instant::now() + TICKET_POLL_WATCHED * 4;
-            match cluster.read_as(caller, GetTicket { ticket: self.ticket.clone() }, Consistency::Linearizable, look_until).await {
-                Ok((PunchedIn::Granted { card, renewed, conflict }, _)) => {
-                    self.leave.armed = false;
-                    let revision = card.fencing_token;
-                    return Ok(granted(card, renewed, conflict, revision));
-                }
-                Ok((PunchedIn::Left { resource, holder, .. }, _)) => {
-                    self.leave.armed = false;
-                    return Err(still_held(resource, holder, self.start));
-                }
-                Ok((PunchedIn::Queued { .. }, _)) => {}
-                // The cluster is busy with a new leader; the place is kept meanwhile.
-                Err(CallError::Unreadable { .. }) => {}
-                Err(error) => return Err(error),
-            }
-            let left = self.end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            match &mut events {
-                Some(stream) => {
-                    let next = tokio::time::timeout(left.min(TICKET_POLL_WATCHED), next_event(stream)).await;
-                    if let Ok(Ended) = next.map(|event| event.unwrap_or(Ended)) {
-                        events = None;
-                    }
-                }
-                None => {
-                    tokio::time::sleep(left.min(TICKET_POLL_BLIND)).await;
-                    events = cluster.watch(caller, self.since).await;
-                }
-            }
-        }
-        self.leave.armed = false;
-        let ctx = CallContext { deadline: Instant::now() + TICKET_POLL_WATCHED * 10, fencing_token: None, ..ctx.clone() };
-        match cluster.propose_step(&ctx, LeaveQueue { ticket: self.ticket }).await? {
-            // Granted at the last moment.
-            (PunchedIn::Granted { card, renewed, conflict }, revision) => Ok(granted(card, renewed, conflict, revision)),
-            (PunchedIn::Left { resource, holder, .. }, _) => Err(still_held(resource, holder, self.start)),
-            (PunchedIn::Queued { .. }, _) => Err(still_held(self.held, Some(self.holder), self.start)),
-        }
-    }
-}
-
-/// The stream of events is over.
-struct Ended;
-
-/// Comes back at the next event that can have moved the queue; `None` when the stream ended.
-async fn next_event(stream: &mut tonic::Streaming<quorate_proto::cluster::WatchResponse>) -> Option<Ended> {
-    loop {
-        match stream.message().await {
-            Ok(Some(message)) => match message.result {
-                Some(watch_response::Result::Events(events)) if events.events.iter().any(|event| event.kind.starts_with("punchcard.")) => {
-                    return None;
-                }
-                Some(watch_response::Result::CompactedThrough(_)) => return Some(Ended),
-                _ => {}
-            },
-            Ok(None) | Err(_) => return Some(Ended),
-        }
-    }
-}
-
-/// Gives the place up when the call is dropped, so that no card is granted to a caller that has gone.
-struct Leave {
-    armed: bool,
-    ticket: String,
-    ctx: CallContext,
-    cluster: Cluster,
-}
-
-impl Drop for Leave {
-    fn drop(&mut self) {
-        if !self.armed {
-            return;
-        }
-        let (ticket, cluster) = (std::mem::take(&mut self.ticket), self.cluster.clone());
-        let ctx = CallContext { deadline: Instant::now() + TICKET_POLL_WATCHED * 10, fencing_token: None, ..self.ctx.clone() };
-        // Outside of a runtime there is nobody to wait for either: the process is ending.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                if let Err(error) = cluster.propose_step(&ctx, LeaveQueue { ticket }).await {
-                    tracing::warn!(%error, "a caller went away while it queued, and its ticket could not be withdrawn");
-                }
-            });
-        }
+impl From<punchcard::Blocked> for Waiting {
+    fn from(waiter: punchcard::Blocked) -> Self {
+        let waits_for = waiter.behind.into_iter().map(|wait| wait.holder).collect();
+        Self { holder_passport: waiter.holder, resource: waiter.resource, left_ms: waiter.left_ms, waits_for }
     }
 }
 
 // ------------------------------------------------------------------ punch_out
 
 /// Give a card back, so that the next one can take it. Do so as soon as your change is done.
+///
+/// With `transfer_to` that passport gets it under a new token, past those who wait.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PunchOut {
@@ -362,6 +180,17 @@ pub struct PunchOut {
     release_commit_sha: Option<String>,
     /// Your tenant; another one is refused.
     tenant_id: Option<String>,
+    /// The passport that gets the card.
+    transfer_to: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct GivenBack {
+    #[serde(flatten)]
+    card: Card,
+    /// Who has it now, with `transfer_to`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transferred_to: Option<String>,
 }
 
 impl Tool for PunchOut {
@@ -371,21 +200,22 @@ impl Tool for PunchOut {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::PUNCHCARDS;
     const IDEMPOTENT: bool = true;
-    type Output = Card;
+    type Output = GivenBack;
 
     fn example() -> Value {
         json!({ "resource": "file://src/lib.rs", "holder_passport": "claude-work" })
     }
 
-    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Card>, CallError> {
-        let command = punchcard::PunchOut {
-            resource: self.resource,
-            holder_passport: self.holder_passport,
-            tenant_id: self.tenant_id,
-            release_commit_sha: self.release_commit_sha,
-        };
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<GivenBack>, CallError> {
+        let Self { resource, holder_passport, tenant_id, release_commit_sha, transfer_to } = self;
+        if let Some(to_passport) = transfer_to {
+            let command = punchcard::TransferPunchcard { resource, holder_passport, tenant_id, to_passport, release_commit_sha };
+            let (done, revision) = cluster.propose(ctx, command).await?;
+            return Ok(Reply::at(revision, GivenBack { card: done.released.into(), transferred_to: Some(done.card.holder) }));
+        }
+        let command = punchcard::PunchOut { resource, holder_passport, tenant_id, release_commit_sha };
         let (card, revision) = cluster.propose(ctx, command).await?;
-        Ok(Reply::at(revision, card.into()))
+        Ok(Reply::at(revision, GivenBack { card: card.into(), transferred_to: None }))
     }
 }
 
@@ -420,6 +250,13 @@ pub struct Cards {
     next_cursor: Option<String>,
 }
 
+impl From<Punchcards> for Cards {
+    fn from(found: Punchcards) -> Self {
+        let punchcards: Vec<Card> = found.punchcards.into_iter().map(Into::into).collect();
+        Self { count: punchcards.len(), punchcards, next_cursor: found.next_cursor }
+    }
+}
+
 impl Tool for ListPunchcards {
     const NAME: &'static str = "list_punchcards";
     const TITLE: &'static str = "List punchcards";
@@ -443,8 +280,7 @@ impl Tool for ListPunchcards {
             cursor: self.cursor,
         };
         let (found, served) = cluster.read(ctx, query).await?;
-        let punchcards: Vec<Card> = found.punchcards.into_iter().map(Into::into).collect();
-        Ok(Reply::at(served.revision, Cards { count: punchcards.len(), punchcards, next_cursor: found.next_cursor }))
+        Ok(Reply::at(served.revision, found.into()))
     }
 }
 
@@ -533,6 +369,9 @@ pub struct Checked {
     /// The holder's token, when the holder is you.
     #[serde(skip_serializing_if = "Option::is_none")]
     fencing_token: Option<u64>,
+    /// True when its holder lost the card and its lock delay keeps the resource closed to others until `expires_at_unix_ms`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settling: Option<bool>,
     /// How old the answer may be; there when `max_staleness_ms` was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     age_ms: Option<u64>,
@@ -569,7 +408,8 @@ impl Tool for CheckPunchcard {
             holder_passport: Nullable(card.as_ref().map(|card| card.holder.clone())),
             resource: found.resource,
             mode: Nullable(card.as_ref().map(|card| card.mode.into())),
-            expires_at_unix_ms: Nullable(card.as_ref().map(|card| card.expires_at.0)),
+            expires_at_unix_ms: Nullable(found.closed_until.or(card.as_ref().map(|card| card.expires_at)).map(|at| at.0)),
+            settling: found.closed_until.map(|_| true),
             fencing_token: card.as_ref().filter(|card| card.holder == *caller).map(|card| card.fencing_token.0),
             held_resource: card.map(|card| card.resource),
             left_ms: found.left_ms,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::group;
+use super::punchcards::Waiting;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
@@ -84,6 +85,12 @@ pub struct Item {
     /// The orchestrator that it was attached to last.
     #[serde(skip_serializing_if = "Option::is_none")]
     orchestrator_id: Option<String>,
+    /// Items that have to be finished before it is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    depends_on: Option<Vec<String>>,
+    /// How many of them are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    open_dependencies: Option<u64>,
     /// `approval` for a request that waits for a decision, under its request id.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<String>,
@@ -121,6 +128,8 @@ impl From<work::Work> for Item {
             updated_at_unix_ms: work.updated_at.0,
             comments: work.comments,
             orchestrator_id: work.orchestrator_id,
+            open_dependencies: Some(work.open_dependencies).filter(|_| !work.depends_on.is_empty()),
+            depends_on: Some(work.depends_on).filter(|ids| !ids.is_empty()),
             kind: None,
             risk_tier: None,
             expires_at_unix_ms: None,
@@ -148,6 +157,8 @@ impl From<quorate_domain::approval::Approval> for Item {
             updated_at_unix_ms: approval.requested_at.0,
             comments: 0,
             orchestrator_id: None,
+            depends_on: None,
+            open_dependencies: None,
             kind: Some("approval".into()),
             risk_tier: Some(approval.risk_tier.word().into()),
             expires_at_unix_ms: Some(approval.expires_at.0),
@@ -164,7 +175,13 @@ impl From<quorate_domain::approval::Approval> for Item {
 /// List the projects that work can belong to. Your team has one from the start.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ListProjects {}
+pub struct ListProjects {
+    /// Projects of this page: 50 when absent, at most 1,000.
+    #[schemars(range(min = 1, max = 1_000))]
+    limit: Option<u64>,
+    /// `next_cursor` of the reply before.
+    cursor: Option<String>,
+}
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Project {
@@ -190,6 +207,9 @@ impl From<work::Project> for Project {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Projects {
     projects: Vec<Project>,
+    /// Pass it as `cursor` for the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 impl Tool for ListProjects {
@@ -206,8 +226,9 @@ impl Tool for ListProjects {
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Projects>, CallError> {
-        let (found, served) = cluster.read(ctx, work::ListProjects {}).await?;
-        Ok(Reply::at(served.revision, Projects { projects: found.projects.into_iter().map(Into::into).collect() }))
+        let (found, served) = cluster.read(ctx, work::ListProjects { limit: self.limit, cursor: self.cursor }).await?;
+        let projects = found.projects.into_iter().map(Into::into).collect();
+        Ok(Reply::at(served.revision, Projects { projects, next_cursor: found.next_cursor }))
     }
 }
 
@@ -325,6 +346,9 @@ pub struct ListWork {
     tenant_id: Option<String>,
     /// Work of this passport.
     assignee_passport: Option<String>,
+    /// Only what is ready: planned, and with nothing unfinished that it depends on.
+    #[serde(default)]
+    ready: bool,
     /// One item, with its comments; goes without other filters.
     work_id: Option<String>,
     /// Rows of this page: 50 when absent, at most 1,000.
@@ -368,7 +392,8 @@ impl Tool for ListWork {
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<WorkList>, CallError> {
         let limit = self.limit.unwrap_or(LIST_DEFAULT as u64);
         if let Some(work_id) = self.work_id {
-            if self.project_id.is_some() || self.state.is_some() || self.tenant_id.is_some() || self.assignee_passport.is_some() {
+            let has_filter = self.project_id.is_some() || self.state.is_some() || self.tenant_id.is_some() || self.ready;
+            if has_filter || self.assignee_passport.is_some() {
                 return Err(CallError::arguments("`work_id` goes without other filters", "Leave them out."));
             }
             let (found, served) = cluster.read(ctx, work::GetWork { work_id, limit, cursor: self.cursor }).await?;
@@ -384,6 +409,7 @@ impl Tool for ListWork {
             pending_approval,
             tenant_id: self.tenant_id,
             assignee_passport: self.assignee_passport,
+            ready: self.ready,
             limit,
             cursor: self.cursor,
         };
@@ -420,6 +446,9 @@ pub struct CreateWork {
     linked_issue: Option<String>,
     /// Why it is blocked, when `state` is `blocked`.
     blocker_reason: Option<String>,
+    /// Items that have to be finished first; at most 50.
+    #[serde(default)]
+    depends_on: Vec<String>,
 }
 
 fn planned() -> State {
@@ -451,6 +480,7 @@ impl Tool for CreateWork {
             linked_pr: self.linked_pr,
             linked_issue: self.linked_issue,
             blocker_reason: self.blocker_reason,
+            depends_on: self.depends_on,
         };
         let (work, revision) = cluster.propose(ctx, command).await?;
         Ok(Reply::at(revision, work.into()))
@@ -476,8 +506,12 @@ pub struct UpdateWorkState {
     blocker_reason: Option<String>,
     /// What would let it go on, for `blocked`: `needs_info` when absent.
     blocker_kind: Option<BlockerKind>,
-    /// Move it only if it still is in this state.
+    /// Move it only if it still is in this state. To claim an item: `in_progress`, with `planned` here and yourself as assignee.
     expected_state: Option<State>,
+    /// Who does it from now on.
+    assignee_passport: Option<String>,
+    /// Items that have to be finished first, in place of those before; the same state leaves it where it is.
+    depends_on: Option<Vec<String>>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -527,6 +561,8 @@ impl Tool for UpdateWorkState {
             blocker_reason: self.blocker_reason,
             blocker_kind: self.blocker_kind.map(Into::into),
             expected_state: self.expected_state.map(Into::into),
+            assignee_passport: self.assignee_passport,
+            depends_on: self.depends_on,
         };
         let (moved, revision) = cluster.propose(ctx, command).await?;
         let facts = match moved {
@@ -701,6 +737,9 @@ impl Tool for StatusFeed {
 pub struct CoordStatus {
     /// Sessions and work of this project, from `list_projects`; absent: of all.
     project_id: Option<String>,
+    /// Tell too who waits for a punchcard, and for whom.
+    #[serde(default)]
+    waiting: bool,
     /// Rows of this page: 50 when absent, at most 1,000.
     #[schemars(range(min = 1, max = 1_000))]
     limit: Option<u64>,
@@ -717,6 +756,12 @@ pub struct Coordination {
     active_sessions: Vec<ActiveSession>,
     /// In progress, newest first; it begins where the sessions end.
     work_in_flight: Vec<Item>,
+    /// With `waiting`: who queues for which resource, the first 50; `GET /v1/punchcards/waiters` has all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting: Option<Vec<Waiting>>,
+    /// True when there are more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more_waiting: Option<bool>,
     /// Pass it as `cursor` for the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -808,6 +853,10 @@ impl From<coord::Session> for ActiveSession {
     }
 }
 
+fn waiters() -> punchcard::ListBlocked {
+    punchcard::ListBlocked { resource: None, holder_passport: None, limit: LIST_DEFAULT as u64, cursor: None }
+}
+
 impl Tool for CoordStatus {
     const NAME: &'static str = "coord_status";
     const TITLE: &'static str = "Show who is at work";
@@ -827,12 +876,18 @@ impl Tool for CoordStatus {
         let query =
             coord::CoordStatus { project_id: self.project_id, limit: self.limit.unwrap_or(LIST_DEFAULT as u64), cursor: self.cursor };
         let (found, served) = cluster.read(ctx, query).await?;
+        let waiters = match self.waiting {
+            true => Some(cluster.read(ctx, waiters()).await?.0),
+            false => None,
+        };
         let facts = Coordination {
             now_unix_ms: found.now.0,
             presence_ttl_secs: found.presence_ttl_s,
             project_id,
             active_sessions: found.sessions.into_iter().map(Into::into).collect(),
             work_in_flight: found.work.into_iter().map(Into::into).collect(),
+            more_waiting: waiters.as_ref().and_then(|waiters| waiters.next_cursor.as_ref()).map(|_| true),
+            waiting: waiters.map(|waiters| waiters.waiters.into_iter().map(Into::into).collect()),
             next_cursor: found.next_cursor,
         };
         Ok(Reply::at(served.revision, facts))

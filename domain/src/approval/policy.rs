@@ -1,0 +1,163 @@
+//! What a tenant lets pass, and what it asks of a decision: by risk, by who asks, and by what is asked for.
+//!
+//! The first rule that fits a request decides; where none fits, `approve_low` and `approve_medium` do. High risk always waits for
+//! a person, whatever a policy says: a policy can only ask for two. A request keeps what it was opened under: a policy that
+//! changes later changes no request.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Approval, RiskTier};
+use crate::event;
+use crate::identity::check_name;
+use crate::key::Key;
+use crate::limit::{APPROVAL_RULES_MAX, APPROVAL_TTL_MS_MAX, APPROVAL_TTL_MS_MIN};
+use crate::record::{Kind, ReadRecords, Record, WriteRecords};
+use crate::refusal::{Applied, Refusal};
+use crate::stamp::{Principal, ReadStamp, Stamp, Tier};
+use crate::tx::{Read, StorageError, Tx};
+
+/// Which risks the tenant lets pass without a person. High always waits for one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ApprovalPolicy {
+    pub tenant: String,
+    pub approve_low: bool,
+    pub approve_medium: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<PolicyRule>,
+}
+
+impl Record for ApprovalPolicy {
+    const KIND: Kind = Kind::ApprovalPolicy;
+    fn tenant(&self) -> &str {
+        &self.tenant
+    }
+    fn id(&self) -> Key {
+        Key::new()
+    }
+}
+
+/// For which requests, and what then. What a rule leaves out fits all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicyRule {
+    pub risk_tier: Option<RiskTier>,
+    /// Who asks has at least this tier.
+    pub requester_tier_min: Option<Tier>,
+    /// The action's summary begins so: `work:`, `deploy prod`.
+    pub action_prefix: Option<String>,
+    /// Let it pass without a person. For low and medium risk only.
+    pub approve: bool,
+    /// Different people who have to say yes: 1 or 2; 1 when absent.
+    pub approvals: Option<u64>,
+    /// Who says yes has at least this tier, whatever scopes it has.
+    pub decider_tier_min: Option<Tier>,
+    /// When an undecided request is told as escalated.
+    pub escalate_after_ms: Option<u64>,
+    /// How long it waits for a decision when the request does not say.
+    pub ttl_ms: Option<u64>,
+}
+
+impl PolicyRule {
+    fn fits(&self, risk: RiskTier, action: &str, by: &Principal) -> bool {
+        self.risk_tier.is_none_or(|wanted| wanted == risk)
+            && self.requester_tier_min.is_none_or(|least| by.tier >= least)
+            && self.action_prefix.as_deref().is_none_or(|start| action.starts_with(start))
+    }
+
+    fn check(&self, n: usize) -> Option<Refusal> {
+        let bad = |field: &str, problem: String| Some(Refusal::invalid(format!("rules.{n}.{field}"), problem));
+        if let Some(refusal) = self.action_prefix.as_deref().and_then(|start| check_name(&format!("rules.{n}.action_prefix"), start)) {
+            return Some(refusal);
+        }
+        if self.approve && !matches!(self.risk_tier, Some(RiskTier::Low | RiskTier::Medium)) {
+            return bad("approve", "goes with the `risk_tier` low or medium only: high risk always waits for a person".into());
+        }
+        let asks = self.approvals.is_some() || self.decider_tier_min.is_some() || self.escalate_after_ms.is_some() || self.ttl_ms.is_some();
+        if self.approve && asks {
+            return bad("approve", "leaves nobody to ask; leave the rule's other terms out".into());
+        }
+        if let Some(approvals) = self.approvals.filter(|approvals| !(1..=2).contains(approvals)) {
+            return bad("approvals", format!("must be 1 or 2, not {approvals}"));
+        }
+        for (field, ms) in [("escalate_after_ms", self.escalate_after_ms), ("ttl_ms", self.ttl_ms)] {
+            if let Some(ms) = ms.filter(|ms| !(APPROVAL_TTL_MS_MIN..=APPROVAL_TTL_MS_MAX).contains(ms)) {
+                return bad(field, format!("must be {APPROVAL_TTL_MS_MIN} to {APPROVAL_TTL_MS_MAX}, not {ms}"));
+            }
+        }
+        None
+    }
+}
+
+impl ApprovalPolicy {
+    /// The rule for a request; one of no terms where the policy names none.
+    pub(super) fn rule(&self, risk: RiskTier, action: &str, by: &Principal) -> PolicyRule {
+        let named = self.rules.iter().find(|rule| rule.fits(risk, action, by)).cloned();
+        named.unwrap_or_else(|| PolicyRule {
+            approve: match risk {
+                RiskTier::Low => self.approve_low,
+                RiskTier::Medium => self.approve_medium,
+                RiskTier::High => false,
+            },
+            ..PolicyRule::default()
+        })
+    }
+}
+
+/// The tenant's policy; without one, everything waits.
+pub(super) fn policy(view: &impl Read, tenant: &str) -> Result<ApprovalPolicy, StorageError> {
+    let policy: Option<ApprovalPolicy> = view.get(tenant, &Key::new())?;
+    let none = ApprovalPolicy { tenant: tenant.into(), approve_low: false, approve_medium: false, rules: Vec::new() };
+    Ok(policy.unwrap_or(none))
+}
+
+/// Sets the policy of the caller's tenant, as a whole. An operator's act.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SetApprovalPolicy {
+    pub approve_low: bool,
+    pub approve_medium: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<PolicyRule>,
+}
+
+impl SetApprovalPolicy {
+    pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<ApprovalPolicy> {
+        if let Some(refusal) = refuse_all_but_operators(&at.caller, "setting the policy") {
+            return Ok(Err(refusal));
+        }
+        let Self { approve_low, approve_medium, rules } = self;
+        if rules.len() > APPROVAL_RULES_MAX {
+            let (size, limit) = (rules.len() as u64, APPROVAL_RULES_MAX as u64);
+            return Ok(Err(Refusal::TooLong { field: "rules".into(), size, limit, unit: "entries".into() }));
+        }
+        if let Some(refusal) = rules.iter().enumerate().find_map(|(n, rule)| rule.check(n)) {
+            return Ok(Err(refusal));
+        }
+        let policy = ApprovalPolicy { tenant: at.caller.tenant.clone(), approve_low, approve_medium, rules };
+        tx.put(&policy);
+        event::emit(tx, at, "approval.policy_set", &at.caller.tenant, serde_json::json!({ "by": at.caller.passport }))?;
+        Ok(Ok(policy))
+    }
+}
+
+pub(crate) fn refuse_all_but_operators(caller: &Principal, what: &str) -> Option<Refusal> {
+    let is_operator = caller.may("admin") || caller.tier >= Tier::Operator;
+    (!is_operator).then(|| Refusal::Denied { problem: format!("{what} needs the scope `admin` or the tier operator") })
+}
+
+/// The policy of the caller's tenant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GetApprovalPolicy {}
+
+impl GetApprovalPolicy {
+    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<ApprovalPolicy> {
+        policy(view, &at.caller.tenant).map(Ok)
+    }
+}
+
+/// Whether this caller's tier is enough for what a request's rule asks of a decider.
+pub(super) fn refuse_tier(approval: &Approval, caller: &Principal) -> Option<Refusal> {
+    let least = approval.decider_tier_min.filter(|least| caller.tier < *least)?;
+    let problem =
+        format!("the policy wants a decider of the tier {} or above, and `{}` is {}", least.word(), caller.passport, caller.tier.word());
+    Some(Refusal::Denied { problem })
+}

@@ -1,0 +1,354 @@
+//! Approvals over HTTP, for people and programs: lists, waiting for a decision, the policy, and addresses for notices.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use quorate_domain::approval::{
+    Approval, ApprovalPolicy, ApprovalStatus, GetApproval, GetApprovalPolicy, ListApprovals, PolicyRule, RiskTier, SetApprovalPolicy, Vote,
+};
+use quorate_domain::limit::LIST_DEFAULT;
+use quorate_domain::notice::{DeleteWebhook, Format, ListNotices, ListWebhooks, Notice, PutWebhook, Webhook};
+use quorate_domain::{Principal, Revision};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::call::CallError;
+use crate::cluster::{Cluster, Consistency};
+use crate::limit::{APPROVAL_POLL, APPROVAL_WAIT_MS_MAX, READ_ATTEMPT};
+use crate::registry::{Reply, Tool};
+use crate::rest;
+use crate::server::App;
+use crate::tools::approvals::{ApprovalDecide, ApprovalRequest};
+use crate::wait::Watcher;
+
+const SCOPES: [&str; 2] = [ApprovalDecide::SCOPE, ApprovalRequest::SCOPE];
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Which {
+    #[default]
+    Pending,
+    All,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listed {
+    #[serde(default)]
+    status: Which,
+    limit: Option<u64>,
+    cursor: Option<String>,
+}
+
+/// `GET /v1/approvals?status=pending&limit=&cursor=`: what waits for a decision, or with `status=all` everything.
+pub async fn list(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::read(app, request, &SCOPES, |ctx, asked: Listed| async move {
+        let limit = asked.limit.unwrap_or(LIST_DEFAULT as u64);
+        let query = ListApprovals { pending_only: matches!(asked.status, Which::Pending), limit, cursor: asked.cursor };
+        let (found, served) = cluster.read(&ctx, query).await?;
+        let approvals: Vec<Value> = found.approvals.into_iter().map(shown).collect();
+        let mut facts = json!({ "approvals": approvals, "revision": served.revision });
+        if let Some(cursor) = found.next_cursor {
+            facts["next_cursor"] = cursor.into();
+        }
+        Ok(Reply::at(served.revision, facts))
+    })
+    .await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wait {
+    wait_ms: Option<u64>,
+}
+
+/// `GET /v1/approvals/{id}?wait_ms=`: one request; with `wait_ms` the answer comes when it is decided, or when the time is over.
+pub async fn show(app: &Arc<App>, request_id: String, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::read(app, request, &SCOPES, |ctx, asked: Wait| async move {
+        let wait = wait_of(asked.wait_ms)?;
+        let (approval, revision) = decided(cluster, ctx.principal()?, request_id, wait).await?;
+        Ok(Reply::at(revision, shown(approval)))
+    })
+    .await
+}
+
+/// A wait that a caller asked for, if it is not too long.
+pub fn wait_of(wait_ms: Option<u64>) -> Result<Duration, CallError> {
+    match wait_ms.unwrap_or(0) {
+        wait_ms @ 0..=APPROVAL_WAIT_MS_MAX => Ok(Duration::from_millis(wait_ms)),
+        wait_ms => Err(CallError::arguments(
+            format!("`wait_ms` must be 0 to {APPROVAL_WAIT_MS_MAX}, not {wait_ms}"),
+            "Wait for less, and ask again when it is not decided by then.",
+        )),
+    }
+}
+
+/// Waits until a request is decided or has expired, and for so long at the most.
+pub async fn decided(cluster: &Cluster, caller: &Principal, request_id: String, wait: Duration) -> Result<(Approval, Revision), CallError> {
+    let until = Instant::now() + wait;
+    let mut watcher: Option<Watcher> = None;
+    loop {
+        let look_until = Instant::now() + READ_ATTEMPT * 4;
+        let query = GetApproval { request_id: request_id.clone() };
+        let looked = cluster.read_as(caller, query, Consistency::Linearizable, look_until).await;
+        let left = until.saturating_duration_since(Instant::now());
+        let since = match looked {
+            Ok((approval, served)) if approval.status != ApprovalStatus::Pending || left.is_zero() => {
+                return Ok((approval, served.revision));
+            }
+            Ok((_, served)) => served.revision,
+            // The cluster is busy with a new leader; whoever waits goes on to.
+            Err(CallError::Unreadable { .. }) if !left.is_zero() => Revision(0),
+            Err(error) => return Err(error),
+        };
+        match &mut watcher {
+            None if since > Revision(0) => watcher = Some(Watcher::open(cluster, caller, since).await),
+            None => tokio::time::sleep(left.min(APPROVAL_POLL)).await,
+            Some(watcher) => watcher.look_again(left.min(APPROVAL_POLL), |event| event.id == request_id).await,
+        }
+    }
+}
+
+fn shown(approval: Approval) -> Value {
+    let vote =
+        |vote: &Vote| json!({ "passport": vote.passport, "notes": vote.notes, "at": vote.at.to_rfc3339(), "receipt_id": vote.receipt_id });
+    json!({
+        "request_id": approval.request_id,
+        "status": approval.status.word(),
+        "risk_tier": approval.risk_tier,
+        "scope": approval.scope,
+        "action_summary": approval.action_summary,
+        "payload": approval.payload,
+        "tenant_id": approval.tenant,
+        "requested_by": approval.requested_by,
+        "requested_at": approval.requested_at.to_rfc3339(),
+        "expires_at": approval.expires_at.to_rfc3339(),
+        "approvals_needed": approval.approvals_needed,
+        "approved_so_far": approval.votes.iter().map(vote).collect::<Vec<_>>(),
+        "decider_tier_min": approval.decider_tier_min,
+        "escalated_at": approval.escalated_at.map(|at| at.to_rfc3339()),
+        "reviewer": approval.reviewer,
+        "reviewer_notes": approval.reviewer_notes,
+        "decided_at": approval.decided_at.map(|at| at.to_rfc3339()),
+        "receipt_id": approval.receipt_id,
+    })
+}
+
+// ------------------------------------------------------------------ policy
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParameters {}
+
+/// `GET /v1/approvals/policy`.
+pub async fn policy(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::read(app, request, &SCOPES, |ctx, _: NoParameters| async move {
+        let (policy, served) = cluster.read(&ctx, GetApprovalPolicy {}).await?;
+        Ok(Reply::at(served.revision, shown_policy(policy)))
+    })
+    .await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Policy {
+    #[serde(default)]
+    approve_low: bool,
+    #[serde(default)]
+    approve_medium: bool,
+    #[serde(default)]
+    rules: Vec<PolicyRule>,
+}
+
+/// `PUT /v1/approvals/policy` `{approve_low, approve_medium, rules}`: the whole policy anew. An operator's act.
+pub async fn set_policy(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::write(app, request, &[ApprovalDecide::SCOPE], |ctx, asked: Policy| async move {
+        let Policy { approve_low, approve_medium, rules } = asked;
+        let (policy, revision) = cluster.propose(&ctx, SetApprovalPolicy { approve_low, approve_medium, rules }).await?;
+        Ok(Reply::at(revision, shown_policy(policy)))
+    })
+    .await
+}
+
+fn shown_policy(policy: ApprovalPolicy) -> Value {
+    json!({ "approve_low": policy.approve_low, "approve_medium": policy.approve_medium, "rules": policy.rules })
+}
+
+// ------------------------------------------------------------------ notices
+
+/// `GET /v1/webhooks`: where notices go. Operators only: some addresses are secrets by themselves.
+pub async fn webhooks(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::read(app, request, &[ApprovalDecide::SCOPE], |ctx, _: NoParameters| async move {
+        let (found, served) = cluster.read(&ctx, ListWebhooks {}).await?;
+        Ok(Reply::at(served.revision, json!({ "webhooks": found.webhooks.into_iter().map(shown_webhook).collect::<Vec<_>>() })))
+    })
+    .await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Address {
+    url: String,
+    #[serde(default = "generic")]
+    format: Format,
+    #[serde(default = "low")]
+    risk_tier_min: RiskTier,
+    #[serde(default)]
+    kinds: Vec<String>,
+}
+
+fn generic() -> Format {
+    Format::Generic
+}
+
+fn low() -> RiskTier {
+    RiskTier::Low
+}
+
+/// `PUT /v1/webhooks/{id}` `{url, format?, risk_tier_min?, kinds?}`: an address made or changed; answers with its secret, which a
+/// change keeps.
+pub async fn put_webhook(app: &Arc<App>, id: String, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::write(app, request, &[ApprovalDecide::SCOPE], |ctx, asked: Address| async move {
+        let Address { url, format, risk_tier_min, kinds } = asked;
+        let (webhook, revision) = cluster.propose(&ctx, PutWebhook { id, url, format, risk_tier_min, kinds }).await?;
+        let secret = ctx.services.webhook_keys.secret(&webhook);
+        let mut facts = shown_webhook(webhook);
+        facts["secret"] = secret.into();
+        Ok(Reply::at(revision, facts))
+    })
+    .await
+}
+
+/// `DELETE /v1/webhooks/{id}`.
+pub async fn delete_webhook(app: &Arc<App>, id: String, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::write(app, request, &[ApprovalDecide::SCOPE], |ctx, _: NoParameters| async move {
+        let (webhook, revision) = cluster.propose(&ctx, DeleteWebhook { id }).await?;
+        Ok(Reply::at(revision, shown_webhook(webhook)))
+    })
+    .await
+}
+
+fn shown_webhook(webhook: Webhook) -> Value {
+    json!({
+        "id": webhook.id,
+        "url": webhook.url,
+        "format": webhook.format,
+        "risk_tier_min": webhook.risk_tier_min,
+        "kinds": webhook.kinds,
+        "created_by": webhook.created_by,
+        "created_at": webhook.created_at.to_rfc3339(),
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoticesWanted {
+    limit: Option<u64>,
+    cursor: Option<String>,
+}
+
+/// `GET /v1/notices?limit=&cursor=`: what was sent, what waits and what was given up, newest first.
+pub async fn notices(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::read(app, request, &[ApprovalDecide::SCOPE], |ctx, asked: NoticesWanted| async move {
+        let query = ListNotices { limit: asked.limit.unwrap_or(LIST_DEFAULT as u64), cursor: asked.cursor };
+        let (found, served) = cluster.read(&ctx, query).await?;
+        let mut facts = json!({ "notices": found.notices.into_iter().map(shown_notice).collect::<Vec<_>>() });
+        if let Some(cursor) = found.next_cursor {
+            facts["next_cursor"] = cursor.into();
+        }
+        Ok(Reply::at(served.revision, facts))
+    })
+    .await
+}
+
+fn shown_notice(notice: Notice) -> Value {
+    json!({
+        "id": notice.id,
+        "webhook": notice.webhook,
+        "kind": notice.kind,
+        "request_id": notice.request_id,
+        "made_at": notice.made_at.to_rfc3339(),
+        "state": notice.state,
+        "attempts": notice.attempts,
+        "last_error": notice.last_error,
+        "settled_at": notice.settled_at.map(|at| at.to_rfc3339()),
+    })
+}
+
+// ------------------------------------------------------------------ OpenAPI
+
+pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
+    let query = |name: &str, schema: Value| json!({ "name": name, "in": "query", "schema": schema });
+    let (text, number) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 0 }));
+    let id = json!({ "name": "id", "in": "path", "required": true, "schema": text });
+    let ok = |description: &str| json!({ "200": { "description": description, "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure });
+    let body = |properties: Value, required: &[&str]| {
+        let schema = json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
+        json!({ "required": true, "content": { "application/json": { "schema": schema } } })
+    };
+    let risk = json!({ "type": "string", "enum": ["low", "medium", "high"] });
+    let tier = json!({ "type": "string", "enum": ["unverified", "verified", "elite", "operator"] });
+    let rule = json!({
+        "type": "object",
+        "description": "The first rule that fits decides; what it leaves out fits all.",
+        "properties": {
+            "risk_tier": risk,
+            "requester_tier_min": tier,
+            "action_prefix": { "type": "string", "description": "The action's summary begins so." },
+            "approve": { "type": "boolean", "description": "Let it pass without a person; for low and medium risk only." },
+            "approvals": { "type": "integer", "minimum": 1, "maximum": 2, "description": "Different people who have to say yes." },
+            "decider_tier_min": tier,
+            "escalate_after_ms": number,
+            "ttl_ms": number,
+        },
+        "additionalProperties": false,
+    });
+    let pages = [query("limit", number.clone()), query("cursor", text.clone())];
+    let status = query("status", json!({ "type": "string", "enum": ["pending", "all"], "default": "pending" }));
+    let operation = |id: &str, summary: &str, parameters: Vec<Value>, description: &str| json!({ "operationId": id, "summary": summary, "parameters": parameters, "responses": ok(description) });
+    let with = |mut operation: Value, body: Value| {
+        operation["requestBody"] = body;
+        operation
+    };
+    let policy = json!({ "approve_low": { "type": "boolean" }, "approve_medium": { "type": "boolean" }, "rules": { "type": "array", "items": rule } });
+    let address = json!({
+        "url": text,
+        "format": { "type": "string", "enum": ["generic", "slack"], "default": "generic" },
+        "risk_tier_min": risk,
+        "kinds": { "type": "array", "items": { "type": "string", "enum": quorate_domain::notice::KINDS } },
+    });
+    let [limit, cursor] = pages.clone();
+    vec![
+        ("/v1/approvals", json!({ "get": operation("list_approvals", "List approvals", vec![status, limit, cursor], "Approvals") })),
+        (
+            "/v1/approvals/{id}",
+            json!({ "get": operation("show_approval", "Show an approval, or wait for its decision", vec![id.clone(), query("wait_ms", json!({ "type": "integer", "minimum": 0, "maximum": APPROVAL_WAIT_MS_MAX }))], "The approval") }),
+        ),
+        (
+            "/v1/approvals/policy",
+            json!({
+                "get": operation("show_approval_policy", "Show the policy", vec![], "The policy"),
+                "put": with(operation("set_approval_policy", "Set the whole policy", vec![], "The policy"), body(policy, &[])),
+            }),
+        ),
+        ("/v1/webhooks", json!({ "get": operation("list_webhooks", "Where notices go", vec![], "Addresses") })),
+        (
+            "/v1/webhooks/{id}",
+            json!({
+                "put": with(operation("put_webhook", "Name an address for notices", vec![id.clone()], "The address and its secret"), body(address, &["url"])),
+                "delete": operation("delete_webhook", "Delete an address", vec![id], "The address that was"),
+            }),
+        ),
+        ("/v1/notices", json!({ "get": operation("list_notices", "What became of notices", pages.to_vec(), "Notices") })),
+    ]
+}
