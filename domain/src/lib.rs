@@ -8,7 +8,7 @@
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`observation`], [`session`], [`identity`],
 //! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`]. [`command`] and [`query`]
 //! are the two lists that everything else in the product goes through; [`refusal`] is every way to say no; [`lineage`] is what a
-//! restore does to a state.
+//! restore does to a state, [`space`] what goes on when disks are full.
 
 pub(crate) mod action;
 pub mod approval;
@@ -44,6 +44,7 @@ pub mod record;
 pub mod refusal;
 pub mod resource;
 pub mod session;
+pub mod space;
 pub mod stamp;
 #[cfg(test)]
 mod transcript;

@@ -29,6 +29,7 @@ use crate::receipt;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal, shown};
 use crate::resource::Resource;
+use crate::space;
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, Tier, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use held::{Held, Hold};
@@ -210,6 +211,12 @@ impl PunchIn {
             return Ok(Err(not_this_card(at, &ask.resource)));
         }
         let known = queue::own(tx, tenant, &ask.resource, &ask.holder)?;
+        // Whoever is in the queue has been let in before.
+        if known.is_none()
+            && let Some(refusal) = space::refuse_growth(tx)?
+        {
+            return Ok(Err(refusal));
+        }
         let before = known.as_ref().filter(|ticket| ticket.deadline > now).map_or(at.revision, |ticket| ticket.since);
         let conflict = match held.other(&ask.resource, &ask.holder)? {
             Some(hold) => Some(indexed(tx, tenant, &hold.id)?),

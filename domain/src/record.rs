@@ -66,6 +66,7 @@ pub enum Kind {
     Clock = 80,
     EventsKept = 81,
     Swept = 82,
+    SpaceAlarm = 83,
     Lineage = 89,
     // Index
     FactById = 100,

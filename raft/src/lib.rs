@@ -11,6 +11,7 @@
 //! * [`log`], [`machine`] and [`keeper`]: what is on disk, and what may go from it.
 //! * [`peers`], [`network`], [`server`] and [`transfer`]: between nodes.
 //! * [`clock`], [`proposer`] and [`read`]: from calls to entries, and from states to answers.
+//! * [`fitness`], [`warden`] and [`office`]: which nodes are fit to lead, and how one that is not hands over.
 //! * [`membership`]: who takes part; [`meter`]: what is counted.
 //! * [`backup`] and [`found`]: the state as files that leave the cluster, and a cluster that begins from them.
 //! * [`config`] and [`node`]: all of it, started and stopped. [`blocking`] is how anything waits for a disk.
@@ -20,6 +21,7 @@ pub mod blocking;
 pub mod clock;
 pub mod config;
 mod form;
+mod fitness;
 pub mod found;
 mod keeper;
 mod log;
@@ -28,6 +30,7 @@ pub mod membership;
 mod meter;
 mod network;
 pub mod node;
+mod office;
 pub mod peers;
 pub mod proposer;
 pub mod read;
@@ -35,12 +38,14 @@ pub mod server;
 mod transfer;
 mod types;
 pub mod unavailable;
+mod warden;
 
 pub use blocking::blocking;
 pub use clock::Clock;
-pub use config::Config;
+pub use config::{Config, SpaceMarks};
 pub use membership::{Change, MembershipError, Outcome};
-pub use node::{InitError, RaftNode, StartError, TransferLeaderError};
+pub use node::{InitError, RaftNode, StartError};
+pub use office::TransferLeaderError;
 pub use read::{Consistency, ReadAt, ReadError};
 pub use server::RaftService;
 pub use types::Address;

@@ -8,7 +8,7 @@ use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{InitializeError, RaftError};
 use quorate_domain::machine::{Call, Clock, Decided};
-use quorate_domain::{Revision, UnixMs, codec};
+use quorate_domain::{Revision, UnixMs, codec, space};
 use quorate_proto::cluster;
 use quorate_storage::{Claim, DataDir, FsyncProbe, IdentityError, LogStore, Snapshots, StateDigest, StateStore, StorageError, probe_fsync};
 use tokio::sync::{oneshot, watch};
@@ -16,11 +16,13 @@ use tokio::task::AbortHandle;
 
 use crate::blocking::blocking;
 use crate::config::Config;
+use crate::fitness::{self, Fitness};
 use crate::keeper::Keeper;
 use crate::log::Log;
 use crate::machine::{Applied, Machine};
-use crate::membership::{Change, Changes, MembershipError, Outcome, heard_ago, heard_within, matched};
+use crate::membership::{Change, Changes, MembershipError, Outcome, heard_ago, matched};
 use crate::network::{Links, Network};
+use crate::office::{Office, TransferLeaderError};
 use crate::peers::{Me, Peers};
 use crate::proposer::Proposer;
 use crate::read::{Consistency, Contact, ReadAt, ReadError, Reader};
@@ -28,17 +30,14 @@ use crate::server::RaftService;
 use crate::transfer::{Incoming, Origin};
 use crate::types::{Address, Metrics, Raft};
 use crate::unavailable::{ProposeError, Reason, Unavailable};
+use crate::warden::{self, Warden};
 
 /// Tries of the fsync probe; one that passes is enough, since a busy neighbour says nothing of the disk.
 const PROBES: usize = 3;
 /// Of the slowest percent; openraft's advice.
 const FSYNCS_IN_ELECTION_TIMEOUT: u64 = 10;
-/// How long a leader that stops may look for a successor.
-const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 /// How long a change of the membership is waited for when nothing else is said.
 const CHANGE_MAX: Duration = Duration::from_secs(30);
-/// Entries that a successor may be behind: what is on its way at any moment.
-const TRANSFER_LAG_MAX: u64 = 10_000;
 
 /// Why a node does not start. One variant for each different next step of the operator.
 #[derive(Debug, thiserror::Error)]
@@ -84,23 +83,6 @@ pub enum InitError {
     Stopped(String),
 }
 
-/// Why leadership was not handed over.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum TransferLeaderError {
-    #[error("this node does not lead")]
-    NotLeader,
-    #[error("node {0} is no voter")]
-    NoVoter(u64),
-    #[error("node {id} is {lag} entries behind; wait until it has caught up")]
-    Behind { id: u64, lag: u64 },
-    #[error("node {0} has not been heard of lately")]
-    Silent(u64),
-    #[error("node {0} did not take over in time; the voters elect again")]
-    NotTaken(u64),
-    #[error("the node has stopped: {0}")]
-    Stopped(String),
-}
-
 /// A running replica. Clones share it.
 #[derive(Clone)]
 pub struct RaftNode {
@@ -115,6 +97,8 @@ struct Inner {
     reader: Reader,
     service: RaftService,
     changes: Arc<Changes>,
+    fitness: Arc<Fitness>,
+    office: Office,
     stopped: watch::Receiver<Option<String>>,
     probe: Option<FsyncProbe>,
     tasks: Vec<AbortHandle>,
@@ -153,8 +137,8 @@ impl RaftNode {
         };
         let origin = Origin { cluster_id: config.cluster_id.clone(), lineage: config.lineage };
         let peers = Arc::new(Peers::open(data_dir.path(), me)?);
-        let links =
-            Links::new(Arc::clone(&peers), &config).map_err(|error| StartError::Config(format!("the cluster secret is wrong: {error}")))?;
+        let fitness = Fitness::new(&config);
+        let links = Links::new(Arc::clone(&peers), Arc::clone(&fitness), &config).map_err(|error| StartError::Config(format!("the cluster secret is wrong: {error}")))?;
         let applied = Applied::open(
             Arc::clone(&state),
             Arc::clone(&log),
@@ -168,20 +152,27 @@ impl RaftNode {
             .await
             .map_err(|error| StartError::Raft(error.to_string()))?;
         links.observe(raft.metrics());
+        fitness.observe(raft.metrics());
 
         let contact = Arc::<Contact>::default();
         let reader = Reader::start(raft.clone(), Arc::clone(&applied), links, Arc::clone(&contact), &config);
-        let proposer = Proposer::start(raft.clone(), Arc::clone(&applied), &config);
+        let proposer = Proposer::start(raft.clone(), Arc::clone(&applied), Arc::clone(&fitness), &config);
         let incoming = Arc::new(Incoming::new(snapshots, origin));
-        let service = RaftService { raft: raft.clone(), peers, reader: reader.clone(), contact, incoming };
+        let service = RaftService { raft: raft.clone(), peers, fitness: Arc::clone(&fitness), reader: reader.clone(), contact, incoming };
         let (stop, stopped) = watch::channel(None);
-        let keeper = tokio::spawn(Keeper::new(raft.clone(), Arc::clone(&applied), &config).run());
+        let keeper = tokio::spawn(Keeper::new(raft.clone(), Arc::clone(&applied), Arc::clone(&fitness), &config).run());
         let observer = tokio::spawn(observe(raft.clone(), machine_dropped, stop));
         let changes = Changes::new(raft.clone(), Arc::clone(&applied), config.lease());
         let finisher = tokio::spawn(Arc::clone(&changes).finish_left_over());
-        let tasks = vec![keeper.abort_handle(), observer.abort_handle(), finisher.abort_handle()];
+        let office =
+            || Office { raft: raft.clone(), node_id: config.node_id, lease: config.lease(), fitness: Arc::clone(&fitness) };
+        let measurer = tokio::spawn(warden::measure(Arc::clone(&fitness), config.data_dir.clone()));
+        let warden = Warden::new(raft.clone(), Arc::clone(&applied), Arc::clone(&fitness), office(), proposer.clone(), &config);
+        let warden = tokio::spawn(warden.run());
+        let office = office();
+        let tasks = [keeper, observer, finisher, measurer, warden].iter().map(|task| task.abort_handle()).collect();
         raft.run();
-        Ok(Self { inner: Arc::new(Inner { config, raft, applied, proposer, reader, service, changes, stopped, probe, tasks, data_dir }) })
+        Ok(Self { inner: Arc::new(Inner { config, raft, applied, proposer, reader, service, changes, fitness, office, stopped, probe, tasks, data_dir }) })
     }
 
     /// What the other members talk to.
@@ -283,7 +274,7 @@ impl RaftNode {
         if !matches!(made, Err(MembershipError::Leads(_))) {
             return made;
         }
-        let handed = self.hand_over().await;
+        let handed = self.inner.office.hand_over().await;
         let metrics = self.metrics();
         let successor = metrics.current_leader.filter(|leader| *leader != self.inner.config.node_id);
         let address = successor.and_then(|leader| metrics.membership_config.membership().get_node(&leader).cloned());
@@ -344,6 +335,7 @@ impl RaftNode {
             not_ready: self.not_ready(&metrics, applied).into_iter().map(str::to_owned).collect(),
             grpc: self.inner.config.address.grpc.clone(),
             http: self.inner.config.address.http.clone(),
+            alarms: self.alarms().into_iter().map(str::to_owned).collect(),
             member_id_max: self.inner.applied.members_ever().last().copied().unwrap_or_default(),
         }
     }
@@ -351,12 +343,13 @@ impl RaftNode {
     /// Counters and histograms of this node's work, as Prometheus text.
     pub fn exposition(&self) -> String {
         let applied = &self.inner.applied;
-        applied.meter.exposition(applied.log.meter(), self.inner.proposer.waiting())
+        applied.meter.exposition(applied.log.meter(), self.inner.proposer.waiting()) + &self.inner.fitness.exposition(&self.alarms())
     }
 
     fn not_ready(&self, metrics: &Metrics, applied: u64) -> Vec<&'static str> {
         let membership = metrics.membership_config.membership();
         let committed = metrics.cluster_committed.as_ref().map_or(0, |id| id.index());
+        let unfit = self.inner.fitness.unfit();
         let conditions = [
             (metrics.running_state.is_err(), "stopped"),
             (membership.nodes().next().is_none(), "uninitialized"),
@@ -364,59 +357,27 @@ impl RaftNode {
             (committed > applied + 5_000, "apply_lag"),
             (membership.get_joint_config().len() > 1, "membership_changing"),
         ];
-        conditions.into_iter().filter_map(|(holds, code)| holds.then_some(code)).collect()
+        let conditions = conditions.into_iter().filter_map(|(holds, code)| holds.then_some(code));
+        // Low space alone keeps a node from nothing but leading.
+        conditions.chain(unfit.into_iter().filter(|code| *code != fitness::DISK_LOW)).collect()
+    }
+
+    /// What is wrong although this node serves.
+    fn alarms(&self) -> Vec<&'static str> {
+        let is_low = self.inner.fitness.space() == fitness::Space::Low;
+        // A state that can't be read stops the node elsewhere, with its reason.
+        let is_raised = space::alarm(&*self.inner.applied.state).is_ok_and(|alarm| alarm.is_some());
+        [(is_low, fitness::DISK_LOW), (is_raised, "space_alarm")].into_iter().filter_map(|(holds, code)| holds.then_some(code)).collect()
     }
 
     /// Hands leadership to another voter and waits until it has taken over.
     pub async fn transfer_leader(&self, to: u64) -> Result<(), TransferLeaderError> {
-        let raft = &self.inner.raft;
-        if to == self.inner.config.node_id && raft.is_leader() {
-            return Ok(());
-        }
-        let metrics = self.metrics();
-        if !metrics.state.is_leader() {
-            return Err(TransferLeaderError::NotLeader);
-        }
-        // A leader that gives up its office to one who can't take it leaves the cluster without one for an election.
-        self.check_successor(&metrics, to)?;
-        raft.trigger().transfer_leader(to).await.map_err(|fatal| TransferLeaderError::Stopped(fatal.to_string()))?;
-        let taken = raft.wait(Some(HAND_OVER_MAX)).metrics(|metrics| metrics.current_leader == Some(to), "another leads").await;
-        taken.map(|_| ()).map_err(|_| TransferLeaderError::NotTaken(to))
-    }
-
-    fn check_successor(&self, metrics: &Metrics, to: u64) -> Result<(), TransferLeaderError> {
-        if !metrics.membership_config.voter_ids().any(|voter| voter == to) {
-            return Err(TransferLeaderError::NoVoter(to));
-        }
-        if !heard_within(metrics, to, self.inner.config.lease()) {
-            return Err(TransferLeaderError::Silent(to));
-        }
-        let matched = matched(metrics, to).unwrap_or_default();
-        let lag = metrics.last_log_index.unwrap_or_default().saturating_sub(matched);
-        if lag > TRANSFER_LAG_MAX {
-            return Err(TransferLeaderError::Behind { id: to, lag });
-        }
-        Ok(())
-    }
-
-    /// Hands leadership to the voter that has most of the log and is heard of.
-    async fn hand_over(&self) -> Result<(), TransferLeaderError> {
-        let metrics = self.metrics();
-        let mut others: Vec<u64> = metrics.membership_config.voter_ids().filter(|voter| *voter != self.inner.config.node_id).collect();
-        others.sort_by_key(|other| std::cmp::Reverse(matched(&metrics, *other)));
-        let mut outcome = Ok(());
-        for other in others {
-            outcome = self.transfer_leader(other).await;
-            if !matches!(outcome, Err(TransferLeaderError::Silent(_) | TransferLeaderError::Behind { .. })) {
-                break;
-            }
-        }
-        outcome
+        self.inner.office.transfer_to(to).await
     }
 
     /// Stops in good order: a leader hands over first, bounded, and the state is flushed so that the next start is quick.
     pub async fn shutdown(&self) {
-        match self.hand_over().await {
+        match self.inner.office.hand_over().await {
             Ok(()) | Err(TransferLeaderError::NotLeader | TransferLeaderError::Silent(_) | TransferLeaderError::Behind { .. }) => {}
             Err(error) => tracing::warn!(%error, "leadership was not handed over"),
         }

@@ -19,6 +19,7 @@ use quorate_proto::raft::{Header, RaftRequest, RaftResponse, SnapshotChunk};
 use serde::Serialize;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::fitness::{Fitness, Space};
 use crate::form::{self, AppendReplyForm, FormError, LogIdForm, TransferForm, TransferReplyForm, VoteReplyForm, VoteRequestForm};
 use crate::machine;
 use crate::network::MESSAGE_BYTES_MAX;
@@ -32,6 +33,7 @@ use crate::types::{LogId, Raft, TypeConfig, Vote};
 pub struct RaftService {
     pub(crate) raft: Raft,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) fitness: Arc<Fitness>,
     pub(crate) reader: Reader,
     pub(crate) contact: Arc<Contact>,
     pub(crate) incoming: Arc<Incoming>,
@@ -57,12 +59,35 @@ impl RaftService {
     }
 
     fn reply_bytes(&self, body: Vec<u8>) -> RaftResponse {
-        RaftResponse { body: body.into(), from_incarnation: self.peers.me.incarnation.clone() }
+        RaftResponse {
+            body: body.into(),
+            from_incarnation: self.peers.me.incarnation.clone(),
+            wall_unix_ms: self.fitness.wall_unix_ms(),
+            unfit: self.fitness.unfit().into_iter().map(str::to_owned).collect(),
+        }
+    }
+
+    /// A node whose disk is full is out of the quorum, loudly: it says so to the leader with each try, and in its log.
+    fn check_room(&self) -> Result<(), Status> {
+        static WARNED: Seldom = Seldom::new();
+        if self.fitness.space() != Space::Full {
+            return Ok(());
+        }
+        if WARNED.again() {
+            let left_bytes = self.fitness.room().map(|room| room.disk_bytes);
+            tracing::error!(left_bytes, "the disk is full: this node takes no entries until there is room, and the others go on without it");
+        }
+        Err(Status::resource_exhausted("the disk of this node is full; it takes no entries until there is room"))
     }
 
     /// Decodes an append, and takes note of what it says of the cluster.
-    fn append_request(&self, body: Bytes) -> Result<AppendEntriesRequest<TypeConfig>, Status> {
+    fn append_request(&self, of: Option<&Header>, body: Bytes) -> Result<AppendEntriesRequest<TypeConfig>, Status> {
         let (header, entries) = form::decode_append(body).map_err(garbled)?;
+        self.fitness.hear_leader(of.and_then(|header| header.clock_off_ms));
+        // A sign of life costs nothing, and keeps this node from campaigning.
+        if !entries.is_empty() {
+            self.check_room()?;
+        }
         if let (Some(commit), Some(age_ms)) = (header.leader_commit, header.quorum_age_ms) {
             self.contact.hear(commit.index, Duration::from_millis(age_ms));
         }
@@ -107,7 +132,9 @@ impl raft_server::Raft for RaftService {
             let (service, refused) = (service.clone(), Arc::clone(&refused));
             async move {
                 let admitted = match incoming.message().await {
-                    Ok(Some(request)) => service.admit(request.header.as_ref()).and_then(|()| service.append_request(request.body)),
+                    Ok(Some(request)) => service
+                        .admit(request.header.as_ref())
+                        .and_then(|()| service.append_request(request.header.as_ref(), request.body)),
                     Ok(None) => return None,
                     Err(status) => Err(status),
                 };
@@ -133,7 +160,7 @@ impl raft_server::Raft for RaftService {
     async fn append(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
         let RaftRequest { header, body } = request.into_inner();
         self.admit(header.as_ref())?;
-        let rpc = self.append_request(body)?;
+        let rpc = self.append_request(header.as_ref(), body)?;
         let mut answers = Box::pin(self.raft.stream_append(stream::once(async move { rpc })));
         match answers.next().await {
             Some(Ok(result)) => Ok(Response::new(self.reply(append_reply(result)))),
@@ -181,6 +208,7 @@ impl raft_server::Raft for RaftService {
     async fn snapshot_offer(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
         let RaftRequest { header, body } = request.into_inner();
         self.admit(header.as_ref())?;
+        self.check_room()?;
         let incoming = Arc::clone(&self.incoming);
         let reply = blocking(move || incoming.offer(&body)).await?;
         Ok(Response::new(self.reply_bytes(reply)))

@@ -76,6 +76,9 @@ pub trait Database: Reads {
     /// Puts everything written so far into the new directory `dir`, as files that can be opened as a state.
     fn checkpoint(&self, dir: &Path) -> Result<(), StorageError>;
 
+    /// Gives back the space of everything deleted, as far as it can, one family after the other. Takes as long as the disk does.
+    fn compact(&self) -> Result<(), StorageError>;
+
     /// Gives back the space of deleted rows below `to`, where that is cheap.
     fn reclaim(&self, family: &str, to: &[u8]) -> Result<(), StorageError>;
 }

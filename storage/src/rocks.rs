@@ -152,6 +152,13 @@ impl Database for RocksDb {
         checkpoint.create_checkpoint(dir).map_err(failed(format!("cannot make a checkpoint in {}", dir.display())))
     }
 
+    fn compact(&self) -> Result<(), StorageError> {
+        for name in &self.families {
+            self.db.compact_range_cf(family(&self.db, name), None::<&[u8]>, None::<&[u8]>);
+        }
+        Ok(())
+    }
+
     fn reclaim(&self, family_name: &str, to: &[u8]) -> Result<(), StorageError> {
         // Whole files only; compaction would do it as well, but much later.
         let dropped = self.db.delete_file_in_range_cf(family(&self.db, family_name), &[][..], to);

@@ -127,6 +127,11 @@ impl StateStore {
         Ok(generation.flushed_applied().clone())
     }
 
+    /// Rewrites the files without what was deleted, so that its space comes back now and not some day. For a blocking thread.
+    pub fn compact(&self) -> Result<(), StorageError> {
+        self.current().db.compact()
+    }
+
     /// Replaces the state by that of `snapshot`, whose files stay as they are. Views keep the state they were made of.
     pub fn install(&self, snapshot: &Snapshot) -> Result<(), StorageError> {
         self.install_step_by_step(snapshot, &mut |_| {})

@@ -409,6 +409,10 @@ impl Database for Handle {
         Ok(())
     }
 
+    fn compact(&self) -> Result<(), StorageError> {
+        Ok(())
+    }
+
     fn reclaim(&self, _: &str, _: &[u8]) -> Result<(), StorageError> {
         Ok(())
     }
