@@ -187,9 +187,11 @@ impl Refusal {
             Refusal::FeatureOff { flag, .. } => format!("An operator can switch it on with `{flag}`."),
             Refusal::AlreadyPending { .. } => "Wait for its decision, or ask an operator for it.".into(),
             Refusal::Spent { .. } => "Ask for a new one.".into(),
-            Refusal::OutOfSpace { .. } => "Reads, deletes, renewals and releases go on; for anything else wait until an operator has made room, and \
+            Refusal::OutOfSpace { .. } => {
+                "Reads, deletes, renewals and releases go on; for anything else wait until an operator has made room, and \
                                            call again with a new `idempotency_key` if you gave one."
-                .into(),
+                    .into()
+            }
         }
     }
 }

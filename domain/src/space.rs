@@ -164,8 +164,7 @@ mod tests {
         assert_eq!(world.call("5s", mara(), None, punch_in("file://b")).expect_err("a new grant grows"), refused);
         let renewed = world.call("6s", mara(), None, punch_in("file://a")).expect("renewed");
         assert!(matches!(renewed, PunchedIn::Granted { renewed: true, .. }), "{renewed:?}");
-        let release =
-            PunchOut { resource: "file://a".into(), holder_passport: "mara".into(), tenant_id: None, release_commit_sha: None };
+        let release = PunchOut { resource: "file://a".into(), holder_passport: "mara".into(), tenant_id: None, release_commit_sha: None };
         world.call("7s", mara(), None, release).expect("released");
         world.call("8s", mara(), None, DeleteFact { fact_id: kept.fact_id }).expect("deleted");
 

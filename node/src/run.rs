@@ -10,7 +10,7 @@ use quorate_proof::Signer;
 use quorate_proto::REQUEST_BYTES_MAX;
 use quorate_proto::cluster::cluster_server::ClusterServer;
 use quorate_proto::cluster::operator_server::OperatorServer;
-use quorate_raft::{Address, RaftNode, SpaceMarks, StartError};
+use quorate_raft::{Address, RaftNode, SpaceMarks, StartError, quarantine};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::interceptor::InterceptedService;
@@ -215,6 +215,11 @@ async fn start(config: &Config, link: &Link, stage: &watch::Sender<Stage>) -> Re
     let reserve = space_marks(config).reserve_bytes();
     let mut waits = false;
     loop {
+        // A folder that can't be read is refused by the start itself.
+        if let Ok(Some(reason)) = quarantine::read(&config.data) {
+            tracing::warn!(damaged = ?reason.damaged, reason = reason.text, "in quarantine");
+            stage.send_replace(Stage::Waiting("rebuilding"));
+        }
         // A folder that is not there yet has the space of the one above it, which a start finds out.
         let left = rustix::fs::statvfs(&config.data).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
         let why = if left < reserve {
@@ -222,6 +227,16 @@ async fn start(config: &Config, link: &Link, stage: &watch::Sender<Stage>) -> Re
         } else {
             match RaftNode::start(engine(config, link.clone())).await {
                 Err(error) if chain(&error).contains(NO_SPACE) => chain(&error),
+                Err(StartError::StateDamaged(text)) => {
+                    tracing::error!(text, "the state is damaged");
+                    continue;
+                }
+                Err(error @ StartError::LogDamaged(_)) => {
+                    tracing::error!("{error}");
+                    stage.send_replace(Stage::Waiting("log_damaged"));
+                    // Ended, it would be started again; an operator has to give its place away.
+                    return std::future::pending().await;
+                }
                 started => return started,
             }
         };

@@ -82,6 +82,9 @@ pub struct Config {
     /// How far this node's wall clock may be from what a majority of the voters say before it may not lead. Default 5,000. Too low,
     /// and ordinary corrections depose leaders; too high, and what people read as times is wrong.
     pub clock_offset_ms_max: u64,
+    /// How often the leader compares a part of all states; 0 never does. Default 1,000, about 2,000 rows a second. Too low, and it
+    /// takes the disks' time; too high, and damage is found late.
+    pub compare_ms: u64,
     /// How long the transfer of a snapshot may go without progress. Default 60,000. Too low, and a slow receiver never gets one.
     pub snapshot_stall_ms: u64,
 
@@ -141,6 +144,7 @@ impl Config {
             append_bytes_max: 1 << 20,
             space: Some(SpaceMarks::default()),
             clock_offset_ms_max: 5_000,
+            compare_ms: 1_000,
             snapshot_stall_ms: 60_000,
             log: LogOptions::default(),
             state: StateOptions::default(),
@@ -163,9 +167,9 @@ impl Config {
             return Err(format!("tick_ms is {} and must be from 1 to {}", self.tick_ms, quorate_domain::limit::LEASE_ADVANCE_MS_MAX / 2));
         }
         match self.space {
-            Some(SpaceMarks { low_bytes, clear_bytes, .. }) if clear_bytes < low_bytes => {
-                Err(format!("the mark above which disk space is enough again, {clear_bytes}, is below the one where it is low, {low_bytes}"))
-            }
+            Some(SpaceMarks { low_bytes, clear_bytes, .. }) if clear_bytes < low_bytes => Err(format!(
+                "the mark above which disk space is enough again, {clear_bytes}, is below the one where it is low, {low_bytes}"
+            )),
             _ => Ok(()),
         }
     }

@@ -249,7 +249,11 @@ impl Fitness {
             ("disk_stalled", "1 while a write of the log has not ended within an election timeout.", is(DISK_STALLED)),
             ("clock_off", "1 while a majority of the voters has another time than this node.", is(CLOCK_OFF)),
             ("space_alarm", "1 while the cluster refuses writes that grow.", is("space_alarm")),
-            ("disk_room_bytes", "What may still be written, by the file system and by the quota.", self.room().map_or(0, |room| room.left_bytes())),
+            (
+                "disk_room_bytes",
+                "What may still be written, by the file system and by the quota.",
+                self.room().map_or(0, |room| room.left_bytes()),
+            ),
         ];
         for (name, help, value) in gauges {
             // Writing to a String can't fail.
@@ -407,7 +411,8 @@ mod tests {
 
     #[test]
     fn the_alarm_is_for_a_quorum_that_needs_those_without_room() {
-        let spaces = |roomy: &[u64], low: &[u64], full: &[u64]| Spaces { majority: 2, roomy: roomy.into(), low: low.into(), full: full.into() };
+        let spaces =
+            |roomy: &[u64], low: &[u64], full: &[u64]| Spaces { majority: 2, roomy: roomy.into(), low: low.into(), full: full.into() };
         assert!(!spaces(&[1, 2], &[3], &[]).needs_alarm(), "one full disk does not stop the others");
         assert!(!spaces(&[1], &[], &[]).needs_alarm(), "silence is not shortage");
         assert!(spaces(&[1], &[2], &[]).needs_alarm(), "the third is silent");

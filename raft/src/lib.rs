@@ -12,6 +12,7 @@
 //! * [`peers`], [`network`], [`server`] and [`transfer`]: between nodes.
 //! * [`clock`], [`proposer`] and [`read`]: from calls to entries, and from states to answers.
 //! * [`fitness`], [`warden`] and [`office`]: which nodes are fit to lead, and how one that is not hands over.
+//! * [`compare`] and [`quarantine`]: states that differ or are damaged, found and rebuilt.
 //! * [`membership`]: who takes part; [`meter`]: what is counted.
 //! * [`backup`] and [`found`]: the state as files that leave the cluster, and a cluster that begins from them.
 //! * [`config`] and [`node`]: all of it, started and stopped. [`blocking`] is how anything waits for a disk.
@@ -19,9 +20,10 @@
 pub mod backup;
 pub mod blocking;
 pub mod clock;
+mod compare;
 pub mod config;
-mod form;
 mod fitness;
+mod form;
 pub mod found;
 mod keeper;
 mod log;
@@ -33,6 +35,7 @@ pub mod node;
 mod office;
 pub mod peers;
 pub mod proposer;
+pub mod quarantine;
 pub mod read;
 pub mod server;
 mod transfer;

@@ -1,6 +1,7 @@
 //! A replica: starts, answers, stops.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,16 +16,19 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::blocking::blocking;
+use crate::compare::Comparer;
 use crate::config::Config;
 use crate::fitness::{self, Fitness};
+use crate::form;
 use crate::keeper::Keeper;
-use crate::log::Log;
+use crate::log::{Log, fault};
 use crate::machine::{Applied, Machine};
 use crate::membership::{Change, Changes, MembershipError, Outcome, heard_ago, matched};
 use crate::network::{Links, Network};
 use crate::office::{Office, TransferLeaderError};
 use crate::peers::{Me, Peers};
 use crate::proposer::Proposer;
+use crate::quarantine::{self, Damaged, Quarantine, Rebuild};
 use crate::read::{Consistency, Contact, ReadAt, ReadError, Reader};
 use crate::server::RaftService;
 use crate::transfer::{Incoming, Origin};
@@ -54,6 +58,13 @@ pub enum StartError {
     SlowDisk { p99_ms: u64, timeout_ms: u64, needed_ms: u64 },
     #[error(transparent)]
     Storage(#[from] StorageError),
+    #[error(
+        "the log of this node is damaged, and with it votes or entries that others count on may be lost: it takes no part any more; give its \
+         place to a new member with `quorate replace ID`, or restore a backup if it was alone ({0})"
+    )]
+    LogDamaged(String),
+    #[error("the state of this node is damaged; started again, it fetches it from another member ({0})")]
+    StateDamaged(String),
     #[error("cannot start: {0}")]
     Fault(#[from] std::io::Error),
     #[error("cannot start: {0}")]
@@ -64,10 +75,10 @@ impl StartError {
     /// Whether the same start can only fail the same way: the operator has to change something first.
     pub fn is_final(&self) -> bool {
         match self {
-            StartError::Config(_) | StartError::SlowDisk { .. } => true,
+            StartError::Config(_) | StartError::SlowDisk { .. } | StartError::LogDamaged(_) => true,
             // Another process may let go of the folder.
             StartError::Identity(error) => !matches!(error, IdentityError::InUse { .. } | IdentityError::Storage(_)),
-            StartError::Storage(_) | StartError::Fault(_) | StartError::Raft(_) => false,
+            StartError::Storage(_) | StartError::StateDamaged(_) | StartError::Fault(_) | StartError::Raft(_) => false,
         }
     }
 }
@@ -99,6 +110,7 @@ struct Inner {
     changes: Arc<Changes>,
     fitness: Arc<Fitness>,
     office: Office,
+    quarantine: Arc<Quarantine>,
     stopped: watch::Receiver<Option<String>>,
     probe: Option<FsyncProbe>,
     tasks: Vec<AbortHandle>,
@@ -123,7 +135,7 @@ impl RaftNode {
             let config = config.clone();
             blocking(move || Opened::open(&config)).await??
         };
-        let Opened { data_dir, probe, log, state, snapshots } = opened;
+        let Opened { data_dir, probe, log, snapshots } = opened;
         if let Some(probe) = probe {
             config.adapt(probe.p99_us);
         }
@@ -138,7 +150,34 @@ impl RaftNode {
         let origin = Origin { cluster_id: config.cluster_id.clone(), lineage: config.lineage };
         let peers = Arc::new(Peers::open(data_dir.path(), me)?);
         let fitness = Fitness::new(&config);
-        let links = Links::new(Arc::clone(&peers), Arc::clone(&fitness), &config).map_err(|error| StartError::Config(format!("the cluster secret is wrong: {error}")))?;
+        let links = Links::new(Arc::clone(&peers), Arc::clone(&fitness), &config)
+            .map_err(|error| StartError::Config(format!("the cluster secret is wrong: {error}")))?;
+        let (stop, stopped) = watch::channel(None);
+        let quarantine = Quarantine::new(data_dir.path().into(), stop);
+        let rebuilds = quarantine::read(data_dir.path())?.is_some();
+        if rebuilds {
+            let rebuild = Rebuild {
+                node_id: config.node_id,
+                data_dir: data_dir.path().into(),
+                state_dir: data_dir.state_dir(),
+                engine: Arc::clone(&config.engine),
+                options: config.state,
+                links: Arc::clone(&links),
+                snapshots: snapshots.clone(),
+                origin: origin.clone(),
+                purged: purged_index(&log)?,
+            };
+            rebuild.run().await?;
+        }
+        let state = {
+            let (engine, dir, options) = (Arc::clone(&config.engine), data_dir.state_dir(), config.state);
+            let opened = blocking(move || StateStore::open_on(engine, &dir, options)).await?;
+            Arc::new(opened.map_err(|error| state_damage(data_dir.path(), error))?)
+        };
+        if rebuilds {
+            quarantine::meet(&log, &state)?;
+            quarantine::leave(data_dir.path())?;
+        }
         let applied = Applied::open(
             Arc::clone(&state),
             Arc::clone(&log),
@@ -155,24 +194,69 @@ impl RaftNode {
         fitness.observe(raft.metrics());
 
         let contact = Arc::<Contact>::default();
-        let reader = Reader::start(raft.clone(), Arc::clone(&applied), links, Arc::clone(&contact), &config);
+        let reader =
+            Reader::start(raft.clone(), Arc::clone(&applied), Arc::clone(&links), Arc::clone(&contact), Arc::clone(&quarantine), &config);
         let proposer = Proposer::start(raft.clone(), Arc::clone(&applied), Arc::clone(&fitness), &config);
         let incoming = Arc::new(Incoming::new(snapshots, origin));
-        let service = RaftService { raft: raft.clone(), peers, fitness: Arc::clone(&fitness), reader: reader.clone(), contact, incoming };
-        let (stop, stopped) = watch::channel(None);
+        let service = RaftService {
+            raft: raft.clone(),
+            peers,
+            fitness: Arc::clone(&fitness),
+            applied: Arc::clone(&applied),
+            quarantine: Arc::clone(&quarantine),
+            reader: reader.clone(),
+            contact,
+            incoming,
+        };
         let keeper = tokio::spawn(Keeper::new(raft.clone(), Arc::clone(&applied), Arc::clone(&fitness), &config).run());
-        let observer = tokio::spawn(observe(raft.clone(), machine_dropped, stop));
+        let observer = tokio::spawn(observe(raft.clone(), machine_dropped, Arc::clone(&applied), Arc::clone(&quarantine)));
         let changes = Changes::new(raft.clone(), Arc::clone(&applied), config.lease());
         let finisher = tokio::spawn(Arc::clone(&changes).finish_left_over());
-        let office =
-            || Office { raft: raft.clone(), node_id: config.node_id, lease: config.lease(), fitness: Arc::clone(&fitness) };
+        let office = || Office { raft: raft.clone(), node_id: config.node_id, lease: config.lease(), fitness: Arc::clone(&fitness) };
         let measurer = tokio::spawn(warden::measure(Arc::clone(&fitness), config.data_dir.clone()));
-        let warden = Warden::new(raft.clone(), Arc::clone(&applied), Arc::clone(&fitness), office(), proposer.clone(), &config);
+        let warden = Warden::new(
+            raft.clone(),
+            Arc::clone(&applied),
+            Arc::clone(&fitness),
+            office(),
+            proposer.clone(),
+            Arc::clone(&quarantine),
+            &config,
+        );
         let warden = tokio::spawn(warden.run());
         let office = office();
-        let tasks = [keeper, observer, finisher, measurer, warden].iter().map(|task| task.abort_handle()).collect();
+        let mut tasks = vec![keeper, observer, finisher, measurer, warden];
+        if config.compare_ms > 0 {
+            let comparer = Comparer {
+                raft: raft.clone(),
+                applied: Arc::clone(&applied),
+                links,
+                quarantine: Arc::clone(&quarantine),
+                node_id: config.node_id,
+                every: Duration::from_millis(config.compare_ms),
+            };
+            tasks.push(tokio::spawn(comparer.run()));
+        }
+        let tasks = tasks.iter().map(|task| task.abort_handle()).collect();
         raft.run();
-        Ok(Self { inner: Arc::new(Inner { config, raft, applied, proposer, reader, service, changes, fitness, office, stopped, probe, tasks, data_dir }) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                config,
+                raft,
+                applied,
+                proposer,
+                reader,
+                service,
+                changes,
+                fitness,
+                office,
+                quarantine,
+                stopped,
+                probe,
+                tasks,
+                data_dir,
+            }),
+        })
     }
 
     /// What the other members talk to.
@@ -253,6 +337,11 @@ impl RaftNode {
         let mut stopped = self.inner.stopped.clone();
         let reason = stopped.wait_for(Option::is_some).await.map(|reason| reason.clone());
         reason.ok().flatten().unwrap_or_else(|| "the node was dropped".into())
+    }
+
+    /// Whether this node can't trust its own state, and is about to stop: nothing of it is to be served.
+    pub fn is_in_quarantine(&self) -> bool {
+        self.inner.quarantine.is_entered()
     }
 
     pub fn is_leader(&self) -> bool {
@@ -414,7 +503,6 @@ struct Opened {
     data_dir: DataDir,
     probe: Option<FsyncProbe>,
     log: Arc<LogStore>,
-    state: Arc<StateStore>,
     snapshots: Snapshots,
 }
 
@@ -422,14 +510,16 @@ impl Opened {
     fn open(config: &Config) -> Result<Self, StartError> {
         let claim = Claim { cluster_id: config.cluster_id.clone(), lineage: config.lineage.to_string(), node_id: config.node_id };
         let data_dir = DataDir::load_or_create(&config.data_dir, &claim)?;
+        if let Some(quarantine::Reason { damaged: Damaged::Log, text }) = quarantine::read(data_dir.path())? {
+            return Err(StartError::LogDamaged(text));
+        }
         let probe = probe(config)?;
-        Ok(Self {
-            probe,
-            log: LogStore::open_on(&*config.engine, &data_dir.log_dir(), config.log)?,
-            state: Arc::new(StateStore::open_on(Arc::clone(&config.engine), &data_dir.state_dir(), config.state)?),
-            snapshots: Snapshots::open(&data_dir.snapshots_dir())?,
-            data_dir,
-        })
+        let log = LogStore::open_on(&*config.engine, &data_dir.log_dir(), config.log).map_err(|error| {
+            let text = fault(error).to_string();
+            // What is left of it is not to be trusted, nor repaired: it may have been a vote.
+            if quarantine::is_damage(&text) { StartError::LogDamaged(text) } else { StorageError::corrupt(text).into() }
+        })?;
+        Ok(Self { probe, log, snapshots: Snapshots::open(&data_dir.snapshots_dir())?, data_dir })
     }
 }
 
@@ -464,8 +554,27 @@ fn check_disk(probe: FsyncProbe, timeout_ms: u64) -> Result<(), StartError> {
     if needed_ms <= timeout_ms { Ok(()) } else { Err(StartError::SlowDisk { p99_ms: probe.p99_us.div_ceil(1_000), timeout_ms, needed_ms }) }
 }
 
+/// Where the log begins.
+fn purged_index(log: &LogStore) -> Result<u64, StorageError> {
+    let purged = log.read_purged()?;
+    let id = purged.map(|purged| form::decode::<form::LogIdForm>(&purged)).transpose();
+    Ok(id.map_err(|error| StorageError::new("the log's purge marker", error))?.map_or(0, |id| id.index))
+}
+
+/// Damage is written down, so that the next start rebuilds.
+fn state_damage(data_dir: &Path, error: StorageError) -> StartError {
+    let text = fault(error).to_string();
+    if !quarantine::is_damage(&text) {
+        return StorageError::corrupt(text).into();
+    }
+    match quarantine::write(data_dir, &quarantine::Reason { damaged: Damaged::State, text: text.clone() }) {
+        Ok(()) => StartError::StateDamaged(text),
+        Err(error) => error.into(),
+    }
+}
+
 /// Waits for openraft to end, by a fault or by a shutdown.
-async fn observe(raft: Raft, machine_dropped: oneshot::Receiver<()>, stop: watch::Sender<Option<String>>) {
+async fn observe(raft: Raft, machine_dropped: oneshot::Receiver<()>, applied: Arc<Applied>, quarantine: Arc<Quarantine>) {
     let mut server = raft.server_metrics();
     let core_ended = async { while server.changed().await.is_ok() {} };
     tokio::select! {
@@ -478,7 +587,11 @@ async fn observe(raft: Raft, machine_dropped: oneshot::Receiver<()>, stop: watch
         Ok(()) => "a task of openraft has panicked".into(),
     };
     tracing::error!(reason, "this node takes no part any more");
-    stop.send_replace(Some(reason));
+    if quarantine::is_damage(&reason) {
+        let damaged = if applied.state.is_damaged() { Damaged::State } else { Damaged::Log };
+        quarantine.enter(quarantine::Reason { damaged, text: reason.clone() });
+    }
+    quarantine.stopped(reason);
 }
 
 fn role(metrics: &Metrics) -> &'static str {

@@ -17,15 +17,19 @@ use quorate_domain::codec;
 use quorate_proto::raft::raft_server::{self, RaftServer};
 use quorate_proto::raft::{Header, RaftRequest, RaftResponse, SnapshotChunk};
 use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::compare::{self, PartForm, VerdictForm};
 use crate::fitness::{Fitness, Space};
 use crate::form::{self, AppendReplyForm, FormError, LogIdForm, TransferForm, TransferReplyForm, VoteReplyForm, VoteRequestForm};
-use crate::machine;
+use crate::machine::{self, Applied};
 use crate::network::MESSAGE_BYTES_MAX;
 use crate::peers::{Peers, Seldom};
+use crate::quarantine::{Damaged, Quarantine, Reason};
 use crate::read::{Contact, Reader};
-use crate::transfer::{Incoming, SendError};
+use crate::transfer::{self, Incoming, SendError};
 use crate::types::{LogId, Raft, TypeConfig, Vote};
 
 /// The service to mount beside the node's own. Clones share the node.
@@ -34,6 +38,8 @@ pub struct RaftService {
     pub(crate) raft: Raft,
     pub(crate) peers: Arc<Peers>,
     pub(crate) fitness: Arc<Fitness>,
+    pub(crate) applied: Arc<Applied>,
+    pub(crate) quarantine: Arc<Quarantine>,
     pub(crate) reader: Reader,
     pub(crate) contact: Arc<Contact>,
     pub(crate) incoming: Arc<Incoming>,
@@ -75,7 +81,10 @@ impl RaftService {
         }
         if WARNED.again() {
             let left_bytes = self.fitness.room().map(|room| room.disk_bytes);
-            tracing::error!(left_bytes, "the disk is full: this node takes no entries until there is room, and the others go on without it");
+            tracing::error!(
+                left_bytes,
+                "the disk is full: this node takes no entries until there is room, and the others go on without it"
+            );
         }
         Err(Status::resource_exhausted("the disk of this node is full; it takes no entries until there is room"))
     }
@@ -132,9 +141,9 @@ impl raft_server::Raft for RaftService {
             let (service, refused) = (service.clone(), Arc::clone(&refused));
             async move {
                 let admitted = match incoming.message().await {
-                    Ok(Some(request)) => service
-                        .admit(request.header.as_ref())
-                        .and_then(|()| service.append_request(request.header.as_ref(), request.body)),
+                    Ok(Some(request)) => {
+                        service.admit(request.header.as_ref()).and_then(|()| service.append_request(request.header.as_ref(), request.body))
+                    }
                     Ok(None) => return None,
                     Err(status) => Err(status),
                 };
@@ -203,6 +212,50 @@ impl raft_server::Raft for RaftService {
     async fn read_index(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
         self.admit(request.get_ref().header.as_ref())?;
         Ok(Response::new(self.reply(self.reader.index_as_leader().await)))
+    }
+
+    async fn compare_state(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
+        let RaftRequest { header, body } = request.into_inner();
+        self.admit(header.as_ref())?;
+        let part: PartForm = form::decode(&body).map_err(garbled)?;
+        Ok(Response::new(self.reply(compare::digest(&self.applied, part).await)))
+    }
+
+    async fn quarantine(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
+        let RaftRequest { header, body } = request.into_inner();
+        self.admit(header.as_ref())?;
+        let verdict: VerdictForm = form::decode(&body).map_err(garbled)?;
+        self.quarantine.enter(Reason { damaged: Damaged::State, text: verdict.text });
+        Ok(Response::new(self.reply_bytes(Vec::new())))
+    }
+
+    type FetchStateStream = ReceiverStream<Result<SnapshotChunk, Status>>;
+
+    async fn fetch_state(&self, request: Request<RaftRequest>) -> Result<Response<Self::FetchStateStream>, Status> {
+        self.admit(request.get_ref().header.as_ref())?;
+        if self.quarantine.is_entered() || self.applied.state.is_damaged() {
+            return Err(Status::unavailable("this node can't trust its own state"));
+        }
+        let (applied, id) = (Arc::clone(&self.applied), format!("rebuild-{}", self.fitness.wall_unix_ms()));
+        let built = blocking(move || applied.snapshots().build(&applied.state, &id, applied.origin().clone())).await?;
+        let snapshot = Arc::new(built.map_err(|error| Status::internal(error.to_string()))?);
+        let (sender, receiver) = mpsc::channel(4);
+        let applied = Arc::clone(&self.applied);
+        tokio::spawn(async move {
+            let manifest = SnapshotChunk { data: snapshot.manifest().to_bytes().into(), ..SnapshotChunk::default() };
+            let mut left = sender.send(Ok(manifest)).await.is_ok();
+            let mut chunks = Box::pin(transfer::missing(snapshot, Vec::new()));
+            while left && let Some(chunk) = chunks.next().await {
+                let chunk = chunk.map(|(file, offset, data)| SnapshotChunk { file, offset, data, ..SnapshotChunk::default() });
+                left = sender.send(chunk.map_err(|error| Status::internal(error.to_string()))).await.is_ok();
+            }
+            // Nobody holds it any more.
+            drop(chunks);
+            if let Ok(Err(error)) = crate::blocking::blocking(move || applied.snapshots().prune(0)).await {
+                tracing::warn!(%error, "cannot remove a state that was fetched");
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
     async fn snapshot_offer(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {

@@ -5,10 +5,12 @@
 //! * An unfit follower does not campaign, unless nobody leads for so long that it must be because only it can.
 //! * The leader raises and clears the replicated alarm for disk space (`quorate_domain::space`).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use openraft::async_runtime::watch::WatchReceiver;
 use quorate_domain::machine::Call;
 use quorate_domain::space::{self, SetSpaceAlarm};
 use quorate_domain::{RequestId, UnixMs, identity};
@@ -23,7 +25,8 @@ use crate::machine::Applied;
 use crate::office::{Office, TransferLeaderError};
 use crate::peers::Seldom;
 use crate::proposer::Proposer;
-use crate::types::Raft;
+use crate::quarantine::{self, Damaged, Quarantine, Reason};
+use crate::types::{Address, Raft};
 
 /// How often the disk's space is looked at.
 const MEASURE_EVERY: Duration = Duration::from_millis(500);
@@ -73,10 +76,22 @@ pub struct Warden {
     alarm_looked: Duration,
     /// The term that this node leads, and since when.
     led: Option<(u64, Duration)>,
+    quarantine: Arc<Quarantine>,
+    data_dir: PathBuf,
+    /// As they were last written down.
+    members: BTreeMap<u64, Address>,
 }
 
 impl Warden {
-    pub fn new(raft: Raft, applied: Arc<Applied>, fitness: Arc<Fitness>, office: Office, proposer: Proposer, config: &Config) -> Self {
+    pub fn new(
+        raft: Raft,
+        applied: Arc<Applied>,
+        fitness: Arc<Fitness>,
+        office: Office,
+        proposer: Proposer,
+        quarantine: Arc<Quarantine>,
+        config: &Config,
+    ) -> Self {
         let now = fitness.now();
         Self {
             raft,
@@ -93,6 +108,9 @@ impl Warden {
             gave_way: None,
             alarm_looked: now,
             led: None,
+            quarantine,
+            data_dir: config.data_dir.clone(),
+            members: BTreeMap::new(),
             fitness,
         }
     }
@@ -104,6 +122,7 @@ impl Warden {
         loop {
             looks.tick().await;
             self.look_at_log();
+            self.look_at_state();
             let unfit = self.fitness.unfit();
             self.tell(&unfit);
             let may_campaign = unfit.is_empty() || self.is_needed();
@@ -127,6 +146,30 @@ impl Warden {
             _ => (group, Duration::ZERO),
         });
         self.fitness.set_stalled(self.writing.is_some_and(|(_, waited)| waited >= self.lease));
+    }
+
+    /// A state that was found damaged is not served any more, if another member has it. Who those are is kept beside it.
+    fn look_at_state(&mut self) {
+        if self.applied.state.is_damaged() && self.fitness.voters().iter().any(|voter| *voter != self.office.node_id) {
+            let text = "a part of the state can't be read: it is damaged on the disk".into();
+            self.quarantine.enter(Reason { damaged: Damaged::State, text });
+        }
+        let metrics = self.raft.metrics();
+        let members: BTreeMap<u64, Address> = {
+            let metrics = metrics.borrow_watched();
+            metrics.membership_config.membership().nodes().map(|(id, address)| (*id, address.clone())).collect()
+        };
+        if members != self.members {
+            match quarantine::keep_members(&self.data_dir, &members) {
+                Ok(()) => self.members = members,
+                Err(error) => {
+                    static WARNED: Seldom = Seldom::new();
+                    if WARNED.again() {
+                        tracing::warn!(%error, "the addresses of the members could not be written down");
+                    }
+                }
+            }
+        }
     }
 
     fn tell(&mut self, unfit: &[&'static str]) {

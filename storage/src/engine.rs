@@ -39,8 +39,8 @@ pub trait Reads: Send + Sync {
     /// Shows the rows with `from <= key < to` in order, until `row` answers false.
     fn scan(&self, family: &str, from: &[u8], to: &[u8], direction: Direction, row: &mut Row<'_>) -> Result<(), StorageError>;
 
-    /// Shows every row in order, until `row` answers false, and leaves the caches as they are.
-    fn scan_all(&self, family: &str, row: &mut Row<'_>) -> Result<(), StorageError>;
+    /// Shows every row from a key on in order, until `row` answers false, and leaves the caches as they are.
+    fn scan_all(&self, family: &str, from: &[u8], row: &mut Row<'_>) -> Result<(), StorageError>;
 }
 
 pub type Row<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool, StorageError> + 'a;

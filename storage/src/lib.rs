@@ -36,4 +36,4 @@ pub use quorate_domain::StorageError;
 pub use rocks::Rocks;
 pub use snapshot::{FileEntry, Manifest, Receiver, Snapshot, Snapshots, TransferError};
 pub use space::Room;
-pub use state::{StateDigest, StateOptions, StateStore, StateView};
+pub use state::{PartDigest, StateDigest, StateOptions, StateStore, StateView};

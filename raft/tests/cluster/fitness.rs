@@ -79,8 +79,8 @@ impl Reads for HangingLog {
         self.log.scan(family, from, to, direction, row)
     }
 
-    fn scan_all(&self, family: &str, row: &mut Show<'_>) -> Result<(), StorageError> {
-        self.log.scan_all(family, row)
+    fn scan_all(&self, family: &str, from: &[u8], row: &mut Show<'_>) -> Result<(), StorageError> {
+        self.log.scan_all(family, from, row)
     }
 }
 
@@ -156,9 +156,7 @@ fn a_leader_whose_disk_hangs_loses_the_office_within_two_election_timeouts_and_s
     let old = cluster.leader();
     old.set_fault(Fault { disk_hangs: true, ..Fault::default() });
     let begin = Instant::now();
-    let new = wait("another leader", || {
-        cluster.running().find(|replica| replica.id != old.id && replica.status().role == "leader")
-    });
+    let new = wait("another leader", || cluster.running().find(|replica| replica.id != old.id && replica.status().role == "leader"));
     let took = begin.elapsed();
     eprintln!("another leads {} ms after the disk began to hang", took.as_millis());
     assert!(took < 2 * ELECTION, "{took:?}");
@@ -194,9 +192,7 @@ fn a_leader_whose_clock_jumps_stamps_nothing_and_hands_over_to_one_whose_clock_i
     let cluster = Cluster::tweaked(3, breakable);
     let wrong = cluster.leader();
     wrong.set_fault(Fault { clock_ahead_ms: 30 * 24 * 3_600_000, ..Fault::default() });
-    let new = wait("another leader", || {
-        cluster.running().find(|replica| replica.id != wrong.id && replica.status().role == "leader")
-    });
+    let new = wait("another leader", || cluster.running().find(|replica| replica.id != wrong.id && replica.status().role == "leader"));
     wait("a decision", || new.propose(set_flag(&unique(), "off")).ok());
     assert!(wrong.has("clock_off") && !new.has("clock_off"));
     assert!(wrong.node().exposition().contains("quorate_clock_off 1"));
@@ -246,9 +242,8 @@ fn one_disk_that_fills_up_stops_nobody_and_two_of_three_refuse_what_grows_until_
     let cluster = Cluster::tweaked(3, with_quota);
     let first = cluster.leader();
     first.fill();
-    let second = wait("a leader with room", || {
-        cluster.running().find(|replica| replica.id != first.id && replica.status().role == "leader")
-    });
+    let second =
+        wait("a leader with room", || cluster.running().find(|replica| replica.id != first.id && replica.status().role == "leader"));
     assert!(first.has("disk_low") && first.status().not_ready.is_empty(), "it serves, and follows");
     assert!(cluster.decide(store_fact()).outcome.is_ok());
 
