@@ -390,7 +390,9 @@ mod tests {
         assert_eq!(off(&[0, 60_000, 60_100], 0), Some(-60_100));
         assert_eq!(off(&[0, 60_000, 60_100], 60_000), None);
         assert_eq!(off(&[0, 90_000, 60_000], 0), None, "nobody agrees, so nobody is wrong");
-        assert_eq!(off(&[0, 1_500, 1_900, 3_000, 200], 3_000), Some(1_500), "four of five are near each other, or near those");
+        let five = [0, 200, 900, 1_900, 3_000];
+        assert_eq!(off(&five, 3_000), Some(2_800));
+        assert_eq!(off(&five, 1_900), None, "near enough to one of those that agree");
         assert_eq!(off(&[0], 0), None);
         assert_eq!(off_by(&mut [0, 7_200_000], 0, 2, 1_000), None, "two of three differ, and it can't be said who is right");
     }

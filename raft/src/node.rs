@@ -476,6 +476,7 @@ impl RaftNode {
         if self.inner.raft.shutdown().await.is_err() {
             tracing::warn!("openraft's task ended in a panic");
         }
+        self.inner.quarantine.stopped("the node was shut down".into());
         let (state, log) = (Arc::clone(&self.inner.applied.state), Arc::clone(&self.inner.applied.log));
         let flushed = blocking(move || {
             let flushed = state.flush();
