@@ -4,16 +4,18 @@
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 SETUP := $(TARGET)/setup
-NODE_MODULES := tests/clients/node/node_modules/.package-lock.json tests/clients/conformance/node_modules/.package-lock.json
+NODE_MODULES := tests/clients/node/node_modules/.package-lock.json tests/clients/conformance/node_modules/.package-lock.json \
+	tests/clients/console/node_modules/.package-lock.json
 export QUORATE ?= $(TARGET)/debug/quorate
 
-.PHONY: help dev build test test-rust test-clients test-system lint chaos chaos-mutants rolling sim bench setup setup-test clean-setup
+.PHONY: help dev build test test-rust test-clients test-system behaviours lint chaos chaos-mutants rolling sim bench setup setup-test clean-setup
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make dev           three nodes and a gateway on this machine'
 	@echo 'make test          all tests: Rust, official MCP clients, whole deployments'
 	@echo 'make test-rust     the Rust tests alone; also test-clients, test-system'
+	@echo 'make behaviours    which test proves which promised behaviour of which tool; fails while one has none (GAPS=--gaps shows those)'
 	@echo 'make lint          formatting and lints'
 	@echo 'make chaos         a cluster hurt on purpose, four minutes; CHAOS="--nemesis kill-leader" passes options (docs/chaos.md)'
 	@echo 'make rolling       200 random restarts of nodes under load, then equal hashes; RESTARTS=20 for fewer'
@@ -42,6 +44,10 @@ test-clients: setup-test build
 
 test-system: setup-test build
 	python3 tests/run.py system
+
+# Needs no build: it reads the lists and the sources. Not a part of `make test` while there are gaps.
+behaviours:
+	@python3 tests/behaviours/table.py $(GAPS)
 
 lint: setup
 	$(CARGO) fmt --all --check
@@ -96,7 +102,7 @@ $(SETUP)/python-%/installed: tests/clients/python/requirements-%.txt | $(SETUP)/
 	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-# The SDK, and the conformance suite with the Node.js that it needs.
+# The SDK, the conformance suite with the Node.js that it needs, and what drives a browser.
 tests/clients/%/node_modules/.package-lock.json: tests/clients/%/package-lock.json tests/clients/%/package.json | $(SETUP)/test
 	cd tests/clients/$* && npm ci --silent
 	@touch $@

@@ -5,6 +5,7 @@
 //! * A revoked passport decides nothing any more: the machine checks it when the entry applies, not when it was sent. A revoked token
 //!   alone is the gateways' to refuse, who believe one for less than a second: an entry says who called and not by which token.
 
+mod list;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::list::{ListPassports, ListTokens, Passports, TokenRow, Tokens};
 use crate::flag;
 use crate::key::Key;
 use crate::limit::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
@@ -105,6 +107,12 @@ pub(crate) fn check_tenant(caller: &Principal, claim: Option<&str>) -> Option<Re
 pub(crate) fn check_self(caller: &Principal, field: &str, claim: &str) -> Option<Refusal> {
     let problem = || format!("`{field}` is not the caller, who is `{}`", caller.passport);
     (claim != caller.passport).then(|| Refusal::Denied { problem: problem() })
+}
+
+/// Whether the caller has a passport of its own. The machine itself has none.
+pub(crate) fn is_there(view: &(impl Read + ?Sized), caller: &Principal) -> Result<bool, StorageError> {
+    let passport: Option<Passport> = view.get(&caller.tenant, &Key::new().text(&caller.passport))?;
+    Ok(passport.is_some())
 }
 
 /// Whether the caller's moves of work wait for a person.
@@ -211,6 +219,7 @@ impl PutToken {
             revoked_at: None,
             agent_work_gate: passport.is_some_and(|passport| passport.agent_work_gate),
         });
+        tx.put_index(list::by_passport(&self.tenant, &self.passport).text(&self.hash), self.hash.as_bytes());
         tx.put(&Token {
             hash: self.hash,
             tenant: self.tenant.clone(),

@@ -20,7 +20,7 @@ use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
 use crate::proofs;
 use crate::server::App;
-use crate::tools::approvals::word;
+use crate::tools::approvals::{may_list, word};
 use crate::tools::observations::{self, Told};
 
 /// Where the log stood.
@@ -194,10 +194,7 @@ async fn list_approvals(
     deadline: Instant,
 ) -> Result<Value, CallError> {
     let caller = caller.ok_or(CallError::Unauthenticated)?;
-    let scopes = ["crux-mcp.approval_decide", "crux-mcp.approval_request"];
-    if !scopes.iter().any(|scope| caller.may(scope)) {
-        return Err(CallError::MissingScope { scope: scopes[0].into() });
-    }
+    may_list(&caller)?;
     let mut list = ListApprovals { pending_only: true, limit: LIST_DEFAULT as u64, cursor: None };
     for (name, value) in query {
         let bad = |problem: &str| {

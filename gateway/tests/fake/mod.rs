@@ -43,6 +43,10 @@ struct World {
     faults: BTreeMap<u64, Fault>,
     /// Every proposal that reached a node: node and request id.
     proposals: Vec<(u64, String)>,
+    /// Every read that reached a node, and whether a stale answer was enough.
+    reads: Vec<(u64, bool)>,
+    /// The names of all queries that were asked.
+    queries: Vec<&'static str>,
     /// Events up to here are gone.
     forgotten: u64,
 }
@@ -76,6 +80,8 @@ impl Fake {
             addresses: BTreeMap::new(),
             faults: BTreeMap::new(),
             proposals: Vec::new(),
+            reads: Vec::new(),
+            queries: Vec::new(),
             forgotten: 0,
         };
         let signer = Signer::from_hex(RECEIPT_KEY_HEX, "fake").unwrap();
@@ -128,6 +134,15 @@ impl Fake {
         std::mem::take(&mut self.world.lock().unwrap().proposals)
     }
 
+    /// The reads since the last time this was asked.
+    pub fn reads(&self) -> Vec<(u64, bool)> {
+        std::mem::take(&mut self.world.lock().unwrap().reads)
+    }
+
+    pub fn queries(&self) -> Vec<&'static str> {
+        self.world.lock().unwrap().queries.clone()
+    }
+
     /// The events so far are gone, for who watches from before this on; answers the revision.
     pub fn forget_events(&self) -> u64 {
         let mut world = self.world.lock().unwrap();
@@ -155,7 +170,8 @@ impl Fake {
 
     fn ask(&self, caller: Principal, query: Query) -> (u64, Result<Vec<u8>, quorate_domain::Refusal>) {
         self.apply(Body::Tick {});
-        let world = self.world.lock().unwrap();
+        let mut world = self.world.lock().unwrap();
+        world.queries.push(query.name());
         let view = Overlay::with_writes(&Nothing, world.writes.clone());
         let clock = Clock::read(&view).unwrap();
         let sign = Signer::of(&query);
@@ -248,6 +264,8 @@ impl Cluster for Node {
     async fn read(&self, request: Request<wire::ReadRequest>) -> Result<Response<wire::ReadResponse>, Status> {
         use wire::read_response::Result as Read;
         let request = request.into_inner();
+        let is_stale = matches!(request.consistency, Some(wire::read_request::Consistency::Stale(_)));
+        self.fake.world.lock().unwrap().reads.push((self.id, is_stale));
         let reason = match (self.fault().await, &request.consistency) {
             (Some(Fault::Lost), _) => Some("no_leader"),
             (Some(Fault::Behind), Some(wire::read_request::Consistency::Stale(_))) => Some("too_stale"),
