@@ -8,7 +8,7 @@
 //!
 //! Reading order:
 //! * [`types`] and [`form`]: what openraft calls by which type, and how it is written.
-//! * [`log`], [`machine`] and [`keeper`]: what is on disk, and what may go from it.
+//! * [`log`], [`machine`] and [`keeper`]: what is on disk, and what may go from it; [`eraser`]: what must go.
 //! * [`peers`], [`network`], [`server`] and [`transfer`]: between nodes.
 //! * [`clock`], [`proposer`] and [`read`]: from calls to entries, and from states to answers.
 //! * [`fitness`], [`warden`] and [`office`]: which nodes are fit to lead, and how one that is not hands over.
@@ -22,6 +22,7 @@ pub mod blocking;
 pub mod clock;
 mod compare;
 pub mod config;
+mod eraser;
 mod fitness;
 mod form;
 pub mod found;
@@ -46,6 +47,7 @@ mod warden;
 pub use blocking::blocking;
 pub use clock::Clock;
 pub use config::{Config, SpaceMarks};
+pub use eraser::Erased;
 pub use membership::{Change, MembershipError, Outcome};
 pub use node::{InitError, RaftNode, StartError};
 pub use office::TransferLeaderError;

@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 use crate::blocking::blocking;
 use crate::compare::Comparer;
 use crate::config::Config;
+use crate::eraser::{Erased, Eraser};
 use crate::fitness::{self, Fitness};
 use crate::form;
 use crate::keeper::Keeper;
@@ -111,6 +112,7 @@ struct Inner {
     fitness: Arc<Fitness>,
     office: Office,
     quarantine: Arc<Quarantine>,
+    erased: watch::Receiver<Option<Erased>>,
     stopped: watch::Receiver<Option<String>>,
     probe: Option<FsyncProbe>,
     tasks: Vec<AbortHandle>,
@@ -198,6 +200,8 @@ impl RaftNode {
             Reader::start(raft.clone(), Arc::clone(&applied), Arc::clone(&links), Arc::clone(&contact), Arc::clone(&quarantine), &config);
         let proposer = Proposer::start(raft.clone(), Arc::clone(&applied), Arc::clone(&fitness), &config);
         let incoming = Arc::new(Incoming::new(snapshots, origin));
+        let (eraser, erased) = Eraser::open(raft.clone(), Arc::clone(&applied), Arc::clone(&incoming), data_dir.path())?;
+        let eraser = tokio::spawn(eraser.run());
         let service = RaftService {
             raft: raft.clone(),
             peers,
@@ -225,7 +229,7 @@ impl RaftNode {
         );
         let warden = tokio::spawn(warden.run());
         let office = office();
-        let mut tasks = vec![keeper, observer, finisher, measurer, warden];
+        let mut tasks = vec![keeper, observer, finisher, eraser, measurer, warden];
         if config.compare_ms > 0 {
             let comparer = Comparer {
                 raft: raft.clone(),
@@ -248,6 +252,7 @@ impl RaftNode {
                 reader,
                 service,
                 changes,
+                erased,
                 fitness,
                 office,
                 quarantine,
@@ -317,6 +322,16 @@ impl RaftNode {
         let digest = blocking(move || view.digest()).await;
         let digest = digest.map_err(|error| StorageError::new("the scan did not end", error)).and_then(|digest| digest);
         digest.map(Some).map_err(ReadError::Storage)
+    }
+
+    /// What this node has erased last, once that reaches `revision`; what it is, however far, at the deadline.
+    pub async fn erased(&self, revision: Revision, deadline: Instant) -> Option<Erased> {
+        let mut erased = self.inner.erased.clone();
+        let reaches = |erased: &Option<Erased>| erased.as_ref().is_some_and(|erased| erased.through >= revision.0);
+        match tokio::time::timeout_at(deadline.into(), erased.wait_for(reaches)).await {
+            Ok(Ok(found)) => found.clone(),
+            Ok(Err(_)) | Err(_) => self.inner.erased.borrow().clone(),
+        }
     }
 
     pub fn log(&self) -> &Arc<LogStore> {
@@ -530,7 +545,7 @@ impl Opened {
             return Err(StartError::LogDamaged(text));
         }
         let probe = probe(config)?;
-        let log = LogStore::open_on(&*config.engine, &data_dir.log_dir(), config.log).map_err(|error| {
+        let log = LogStore::open_on(Arc::clone(&config.engine), &data_dir.log_dir(), config.log).map_err(|error| {
             let text = fault(error).to_string();
             // What is left of it is not to be trusted, nor repaired: it may have been a vote.
             if quarantine::is_damage(&text) { StartError::LogDamaged(text) } else { StorageError::corrupt(text).into() }

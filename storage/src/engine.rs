@@ -79,6 +79,10 @@ pub trait Database: Reads {
     /// Gives back the space of everything deleted, as far as it can, one family after the other. Takes as long as the disk does.
     fn compact(&self) -> Result<(), StorageError>;
 
+    /// Rewrites the files that may hold rows of `from..to`, so that no file has a deleted or overwritten one of them when it
+    /// returns. Waits a while for readers of older states, and fails when they stay: their rows can't go. For a blocking thread.
+    fn erase(&self, family: &str, from: &[u8], to: &[u8]) -> Result<(), StorageError>;
+
     /// Gives back the space of deleted rows below `to`, where that is cheap.
     fn reclaim(&self, family: &str, to: &[u8]) -> Result<(), StorageError>;
 }

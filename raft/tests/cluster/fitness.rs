@@ -116,6 +116,10 @@ impl Database for HangingLog {
         self.log.compact()
     }
 
+    fn erase(&self, family: &str, from: &[u8], to: &[u8]) -> Result<(), StorageError> {
+        self.log.erase(family, from, to)
+    }
+
     fn reclaim(&self, family: &str, to: &[u8]) -> Result<(), StorageError> {
         self.log.reclaim(family, to)
     }
