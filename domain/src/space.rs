@@ -55,6 +55,7 @@ fn goes_on(command: &Command) -> bool {
         command,
         // Makes room, now or once it is compacted away.
         Command::DeleteFact(_)
+            | Command::ForgetFacts(_)
             | Command::DeleteSession(_)
             | Command::ArchiveSession(_)
             | Command::DeleteEntity(_)

@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::blocking::blocking;
+use crate::eraser;
 use crate::form::{self, AppliedForm, FormError, LogIdForm};
 use crate::network::{Lane, Links};
 use crate::peers::Seldom;
@@ -205,6 +206,12 @@ impl Rebuild {
         }
         let state = StateStore::open_on(Arc::clone(&self.engine), &self.state_dir, self.options)?;
         state.install(snapshot)?;
+        // What was erased here may be in the files that were fetched: it is erased again.
+        let erased = self.data_dir.join(eraser::FILE);
+        if erased.exists() {
+            fs::remove_file(&erased).map_err(durable::at("remove", &erased))?;
+            durable::sync_dir(&self.data_dir)?;
+        }
         Ok(())
     }
 }
