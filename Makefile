@@ -8,7 +8,7 @@ NODE_MODULES := tests/clients/node/node_modules/.package-lock.json tests/clients
 	tests/clients/console/node_modules/.package-lock.json
 export QUORATE ?= $(TARGET)/debug/quorate
 
-.PHONY: help dev build test test-rust test-clients test-system behaviours lint chaos chaos-mutants sim bench setup setup-test clean-setup
+.PHONY: help dev build test test-rust test-clients test-system behaviours lint chaos chaos-mutants rolling sim bench setup setup-test clean-setup
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo 'make behaviours    which test proves which promised behaviour of which tool; fails while one has none (GAPS=--gaps shows those)'
 	@echo 'make lint          formatting and lints'
 	@echo 'make chaos         a cluster hurt on purpose, four minutes; CHAOS="--nemesis kill-leader" passes options (docs/chaos.md)'
+	@echo 'make rolling       200 random restarts of nodes under load, then equal hashes; RESTARTS=20 for fewer'
 	@echo 'make chaos-mutants whether that finds bugs that are put into a copy of the product, ten minutes'
 	@echo 'make bench         Quorate and etcd side by side, five to eight minutes; BENCH="--seconds 10" passes options'
 	@echo 'make sim           simulated clusters under faults; SIM="--seeds 100" passes options, SIM=--plants tests the checks'
@@ -59,6 +60,10 @@ CHAOS ?= --seconds 200
 chaos: build
 	@mkdir -p $(TARGET)/chaos
 	$(TARGET)/debug/quorate-chaos run --report $(TARGET)/chaos/report.html --history $(TARGET)/chaos/history.jsonl $(CHAOS)
+
+# Nodes that restart as they do in years of upgrades and crashes.
+rolling: build
+	RESTARTS=$(or $(RESTARTS),200) python3 tests/system/test_rolling_restarts.py
 
 # Whether it would find a bug: some are put into a copy of the product, and each has to be named.
 chaos-mutants: setup

@@ -92,6 +92,7 @@ struct Vitals {
     flushed: u64,
     flushed_ms_ago: u64,
     not_ready: Vec<String>,
+    alarms: Vec<String>,
 }
 
 impl Doctor {
@@ -149,6 +150,7 @@ async fn examine(node: &NodeStatus, nodes: &Nodes) -> Option<Vitals> {
         flushed,
         flushed_ms_ago,
         not_ready: status.not_ready,
+        alarms: status.alarms,
     })
 }
 
@@ -220,7 +222,32 @@ fn of_membership(survey: &Survey, patients: &[Patient]) -> Vec<Finding> {
 fn of_node(patient: &Patient, vitals: &Vitals) -> Vec<Finding> {
     let (id, node) = (Some(patient.id), format!("node {}", patient.id));
     let mut findings = Vec::new();
+    for alarm in &vitals.alarms {
+        match alarm.as_str() {
+            "space_alarm" => {
+                let text = format!("writes that grow are refused, by what {node} has applied: a quorum is short of disk space");
+                findings.push(error("space_alarm", id, text, "Delete what is not needed, enlarge disks or quotas; it ends by itself then"));
+            }
+            "disk_low" => findings.push(warning(
+                "disk_low",
+                id,
+                format!("{node} has less room left than its `disk_low_bytes`"),
+                "Free space, or enlarge its disk or quota",
+            )),
+            other => findings.push(warning("node_alarm", id, format!("{node} tells of {other}"), "See the node's log")),
+        }
+    }
     for reason in &vitals.not_ready {
+        let unfit = match reason.as_str() {
+            "disk_full" => Some(("disk_full", "Free space on its disk: it takes no entries until then, and comes back by itself")),
+            "disk_stalled" => Some(("disk_stalled", "See what its disk does; it leads again once its writes end")),
+            "clock_off" => Some(("clock_offset", "Correct its clock: it does not lead before")),
+            _ => None,
+        };
+        if let Some((code, advice)) = unfit {
+            findings.push(error(code, id, format!("{node} is not ready: {reason}"), advice));
+            continue;
+        }
         let (code, advice) = match reason.as_str() {
             "membership_changing" => ("membership_joint", "It ends by itself within seconds; if not, see whether all voters answer"),
             // Said once for all.
@@ -333,6 +360,7 @@ mod tests {
             flushed: 100,
             flushed_ms_ago: 0,
             not_ready: Vec::new(),
+            alarms: Vec::new(),
         }
     }
 
@@ -380,6 +408,8 @@ mod tests {
         assert_eq!(ill(|vitals| vitals.lineage = 7), ["lineage_differs"]);
         assert_eq!(ill(|vitals| vitals.version = "0.2.0".into()), ["version_differs"]);
         assert_eq!(ill(|vitals| vitals.not_ready = vec!["membership_changing".into()]), ["membership_joint"]);
+        assert_eq!(ill(|vitals| vitals.not_ready = vec!["disk_stalled".into(), "clock_off".into()]), ["disk_stalled", "clock_offset"]);
+        assert_eq!(ill(|vitals| vitals.alarms = vec!["space_alarm".into(), "disk_low".into()]), ["space_alarm", "disk_low"]);
         assert_eq!(ill(|vitals| (vitals.applied, vitals.flushed_ms_ago) = (200, 700_000)), ["snapshot_old"]);
     }
 

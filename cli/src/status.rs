@@ -74,6 +74,9 @@ pub struct NodeStatus {
     pub lag: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_ready: Vec<String>,
+    /// What is wrong although it serves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alarms: Vec<String>,
 }
 
 impl NodeStatus {
@@ -186,6 +189,7 @@ impl Survey {
                 applied: answer.map_or(0, |answer| answer.applied),
                 lag: last_log.and_then(|last| Some(last.saturating_sub(answer?.applied))),
                 not_ready: answer.map(|answer| answer.not_ready.clone()).unwrap_or_default(),
+                alarms: answer.map(|answer| answer.alarms.clone()).unwrap_or_default(),
             });
         }
         for answer in answers.iter().filter(|answer| !members.iter().any(|member| member.id == answer.node_id)) {
@@ -200,6 +204,7 @@ impl Survey {
                 applied: answer.applied,
                 lag: None,
                 not_ready: answer.not_ready.clone(),
+                alarms: answer.alarms.clone(),
             });
         }
         found.sort_by_key(|node| node.id);
@@ -227,6 +232,9 @@ impl Status {
             text += &format!("  node {:<3} {:<12} {:<22} applied {:<10} lag {lag}", node.id, node.role, node.grpc, node.applied);
             if !node.not_ready.is_empty() {
                 text += &format!("  not ready: {}", node.not_ready.join(", "));
+            }
+            if !node.alarms.is_empty() {
+                text += &format!("  alarms: {}", node.alarms.join(", "));
             }
             text.push('\n');
         }

@@ -9,7 +9,7 @@ use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
     acknowledgement, approval, attestation, client, codec, config_audit, constraint, coord, corpus, decision, execplan, fact, flag, graph,
-    handoff, identity, key_ring, notice, observation, orchestrator, passport, punchcard, repo, session, session_plan, usage, work,
+    handoff, identity, key_ring, notice, observation, orchestrator, passport, punchcard, repo, session, session_plan, space, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -117,6 +117,7 @@ commands! {
     TakeNotice(notice::TakeNotice) -> notice::NoticeTaken,
     SettleNotice(notice::SettleNotice) -> notice::NoticeSettled,
     PutProject(work::PutProject) -> work::Project,
+    SetSpaceAlarm(space::SetSpaceAlarm) -> space::SpaceAlarmSet,
     OpenPlan(session_plan::OpenPlan) -> session_plan::PlanOpened,
     AcknowledgeUse(acknowledgement::AcknowledgeUse) -> acknowledgement::UseAcknowledged,
     PassGate(execplan::PassGate) -> execplan::GatePassed,

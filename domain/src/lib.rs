@@ -8,7 +8,8 @@
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`notice`], [`receipt`], [`observation`], [`session`], [`identity`],
 //! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`], [`session_plan`],
 //! [`acknowledgement`], [`repo`], [`corpus`]. [`command`] and [`query`] are the two lists that everything else in the product goes
-//! through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state.
+//! through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state, [`space`] what goes on when disks are
+//! full.
 
 pub mod acknowledgement;
 pub(crate) mod action;
@@ -50,6 +51,7 @@ pub mod repo;
 pub mod resource;
 pub mod session;
 pub mod session_plan;
+pub mod space;
 pub mod stamp;
 #[cfg(test)]
 mod transcript;

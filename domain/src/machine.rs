@@ -14,7 +14,7 @@ use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefi
 use crate::refusal::Refusal;
 use crate::stamp::{LeaseTime, Principal, RequestId, Revision, Stamp, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
-use crate::{approval, client, codec, coord, fact, handoff, identity, notice, punchcard, receipt, session};
+use crate::{approval, client, codec, coord, fact, handoff, identity, notice, punchcard, receipt, session, space};
 
 /// What a leader puts into the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -122,7 +122,11 @@ fn decide(tx: &mut impl Tx, at: Stamp, request: RequestId, command: Command) -> 
         return Ok(decided);
     }
     let mut scratch = Overlay::new(&*tx);
-    let outcome = match refuse_caller(&scratch, &at)? {
+    let refused = match refuse_caller(&scratch, &at)? {
+        None => space::refuse(&scratch, &command)?,
+        refused => refused,
+    };
+    let outcome = match refused {
         Some(refusal) => Err(refusal),
         None => command.apply(&mut scratch, &at)?,
     };

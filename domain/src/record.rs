@@ -66,6 +66,7 @@ pub enum Kind {
     Clock = 80,
     EventsKept = 81,
     Swept = 82,
+    SpaceAlarm = 83,
     Lineage = 89,
     SettlingCount = 215,
     Webhook = 216,

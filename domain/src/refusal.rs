@@ -89,6 +89,9 @@ pub enum Refusal {
     /// It could be used once, or up to an instant, and that is over.
     #[error("{what} `{id}` {found}", id = shown(id))]
     Spent { what: String, id: String, found: String },
+    /// A quorum of the nodes has hardly any room on its disks, and this would take more of it.
+    #[error("the cluster is short of disk space (node {})", nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    OutOfSpace { nodes: Vec<u64> },
 }
 
 /// A text that a caller chose, as it may stand in a message: not too long, and without control characters.
@@ -157,13 +160,14 @@ impl Refusal {
             Refusal::FeatureOff { .. } => "-32030",
             Refusal::AlreadyPending { .. } => "ALREADY_PENDING",
             Refusal::Spent { .. } => "SPENT",
+            Refusal::OutOfSpace { .. } => "OUT_OF_SPACE",
         }
     }
 
     /// Whether the same call can succeed later.
     pub fn retryable(&self) -> bool {
         match self {
-            Refusal::Held { .. } | Refusal::Deadlock { .. } | Refusal::Full { .. } => true,
+            Refusal::Held { .. } | Refusal::Deadlock { .. } | Refusal::Full { .. } | Refusal::OutOfSpace { .. } => true,
             Refusal::Invalid { .. }
             | Refusal::TooLong { .. }
             | Refusal::NotFound { .. }
@@ -219,6 +223,11 @@ impl Refusal {
             Refusal::FeatureOff { flag, .. } => format!("An operator can switch it on with `{flag}`."),
             Refusal::AlreadyPending { .. } => "Wait for its decision, or ask an operator for it.".into(),
             Refusal::Spent { .. } => "Ask for a new one.".into(),
+            Refusal::OutOfSpace { .. } => {
+                "Reads, deletes, renewals and releases go on; for anything else wait until an operator has made room, and \
+                                           call again with a new `idempotency_key` if you gave one."
+                    .into()
+            }
         }
     }
 }

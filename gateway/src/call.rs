@@ -218,6 +218,7 @@ impl CallError {
                 Refusal::Changed { .. } => 412,
                 Refusal::RequestConflict { .. } => 422,
                 Refusal::Full { .. } => 429,
+                Refusal::OutOfSpace { .. } => 507,
                 Refusal::FeatureOff { .. } => 501,
             },
             CallError::Arguments { .. } => 400,

@@ -49,6 +49,19 @@ pub struct Config {
     /// Proposals that may wait on the leader; 8,192 by default. Over it callers are told to come again; more makes them wait
     /// longer for that answer.
     pub queue_proposals_max: usize,
+    /// What the node's folder may hold, in bytes; no more than the file system by default. Over it, less the next two marks, writes
+    /// that grow are refused. Too low: that comes for no reason.
+    pub disk_quota_bytes: Option<u64>,
+    /// With less than this left, by the file system or the quota, the node is short of space, in bytes; 268,435,456 by default. It
+    /// hands leadership on, keeps less of the log, and when a quorum is short, writes that grow are refused. Below a quarter of it on
+    /// the disk itself the node takes no entries. Lower: the databases themselves may run out of space.
+    pub disk_low_bytes: u64,
+    /// With this left it is not short any more, in bytes; 536,870,912 by default, at least `disk_low_bytes`. Close together: the
+    /// alarm comes and goes.
+    pub disk_clear_bytes: u64,
+    /// How far this node's wall clock may be from what a majority of the voters say, in ms; 5,000 by default. Further off it does not
+    /// lead. Lower than the network is slow: ordinary delays look like wrong clocks; much higher: times that people read are wrong.
+    pub clock_offset_max_ms: u64,
     /// Stop in order when standard input closes: for a supervisor whose children must not outlive it.
     pub stop_on_stdin_close: bool,
 }
@@ -72,6 +85,10 @@ impl Default for Config {
             election_timeout_max_ms: None,
             log_entries_kept: 50_000,
             queue_proposals_max: 8_192,
+            disk_quota_bytes: None,
+            disk_low_bytes: 256 << 20,
+            disk_clear_bytes: 512 << 20,
+            clock_offset_max_ms: 5_000,
             stop_on_stdin_close: false,
         }
     }

@@ -1,7 +1,7 @@
 //! Health and metrics of a node, over HTTP.
 //!
 //! * `/livez`: the process answers. Never red for a full disk or a lost quorum: a restart would not help.
-//! * `/readyz`: this node can serve; with `?verbose`, why not, as stable words.
+//! * `/readyz`: this node can serve; with `?verbose`, why not, as stable words, and what is wrong although it serves (`alarms`).
 //! * `/metrics`: Prometheus text.
 
 use std::fmt::Write;
@@ -18,11 +18,28 @@ use quorate_link::{Incoming, Io, Link};
 use quorate_proto::cluster::StatusResponse;
 use quorate_raft::RaftNode;
 use serde_json::json;
+use tokio::sync::watch;
+
+/// How far the process has come.
+#[derive(Clone)]
+pub enum Stage {
+    /// Not yet started, for this reason.
+    Waiting(&'static str),
+    Running(RaftNode),
+}
+
+type Stages = watch::Receiver<Stage>;
 
 /// The routes.
-pub fn routes(raft: RaftNode, link: Link) -> Router {
-    let metrics = get(move |State(raft): State<RaftNode>| async move { metrics(&raft, &link) });
-    Router::new().route("/livez", get(|| async { "ok\n" })).route("/readyz", get(readyz)).route("/metrics", metrics).with_state(raft)
+pub fn routes(stages: Stages, link: Link) -> Router {
+    let metrics = get(move |State(stages): State<Stages>| async move {
+        let stage = stages.borrow().clone();
+        match stage {
+            Stage::Running(raft) => metrics(&raft, &link),
+            Stage::Waiting(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not started: {reason}\n")).into_response(),
+        }
+    });
+    Router::new().route("/livez", get(|| async { "ok\n" })).route("/readyz", get(readyz)).route("/metrics", metrics).with_state(stages)
 }
 
 /// Connections of a link, as axum takes them.
@@ -55,15 +72,19 @@ impl Listener for Door {
     }
 }
 
-async fn readyz(State(raft): State<RaftNode>, RawQuery(query): RawQuery) -> Response {
-    let status = raft.status();
+async fn readyz(State(stages): State<Stages>, RawQuery(query): RawQuery) -> Response {
+    let stage = stages.borrow().clone();
+    let status = match stage {
+        Stage::Running(raft) => raft.status(),
+        Stage::Waiting(reason) => StatusResponse { not_ready: vec![reason.into()], role: "starting".into(), ..StatusResponse::default() },
+    };
     let code = if status.not_ready.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let verbose = query.is_some_and(|query| query.split('&').any(|part| part == "verbose" || part.starts_with("verbose=")));
     if !verbose {
         return (code, if code == StatusCode::OK { "ok\n" } else { "not ready\n" }).into_response();
     }
     let body = json!({
-        "ready": status.not_ready.is_empty(), "reasons": status.not_ready, "role": status.role, "term": status.term,
+        "ready": status.not_ready.is_empty(), "reasons": status.not_ready, "alarms": status.alarms, "role": status.role, "term": status.term,
         "leader": status.leader_id, "applied": status.applied, "last_log": status.last_log,
     });
     (code, Json(body)).into_response()

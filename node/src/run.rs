@@ -10,7 +10,7 @@ use quorate_proof::Signer;
 use quorate_proto::REQUEST_BYTES_MAX;
 use quorate_proto::cluster::cluster_server::ClusterServer;
 use quorate_proto::cluster::operator_server::OperatorServer;
-use quorate_raft::{Address, RaftNode};
+use quorate_raft::{Address, RaftNode, SpaceMarks, StartError, quarantine};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::interceptor::InterceptedService;
@@ -19,7 +19,7 @@ use tonic::transport::server::Router;
 
 use crate::Config;
 use crate::guard::Guard;
-use crate::health::{self, Door};
+use crate::health::{self, Door, Stage};
 use crate::operator::OperatorService;
 use crate::service::ClusterService;
 
@@ -36,6 +36,10 @@ pub enum Ended {
 
 /// A connection that says nothing for so long is asked whether it is still there, and has as long to answer.
 const KEEPALIVE: Duration = Duration::from_secs(5);
+/// How often a node that waits for room on its disk looks for it.
+const DISK_LOOK: Duration = Duration::from_secs(1);
+/// How the operating system, and so RocksDB, says it.
+const NO_SPACE: &str = "No space left on device";
 /// Calls under way have so long to end once the node stops.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -57,28 +61,35 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
         (Ok(grpc), Ok(http)) => (grpc, http),
         (Err(why), _) | (_, Err(why)) => return Ended::EngineStopped(why),
     };
-    let raft = match RaftNode::start(engine(&config, link.clone())).await {
-        Ok(raft) => raft,
-        Err(error) if error.is_final() => return Ended::Refused(chain(&error)),
-        Err(error) => return Ended::EngineStopped(chain(&error)),
-    };
-    tracing::info!(node = config.node_id, grpc = config.grpc, http = config.http, "node serves");
-
     let (end, ended) = watch::channel(false);
-    let served = {
-        let router = services(&raft, Arc::new(signer), &config.cluster_id, config.cluster_secret.clone());
-        tokio::spawn(router.serve_with_incoming_shutdown(link.listen(grpc), until(ended.clone())))
-    };
+    let (stage, stages) = watch::channel(Stage::Waiting("starting"));
+    // From now on: whoever watches over this process has to be told why it does not serve.
     let health = {
         let door = match front {
             Some(front) => Door::new(Link::front(front, http)),
             None => Door::new(Link::plain().listen(http)),
         };
-        tokio::spawn(axum::serve(door, health::routes(raft.clone(), link)).with_graceful_shutdown(until(ended)).into_future())
+        tokio::spawn(axum::serve(door, health::routes(stages, link.clone())).with_graceful_shutdown(until(ended.clone())).into_future())
+    };
+    tokio::pin!(stop);
+    let started = tokio::select! {
+        started = start(&config, &link, &stage) => started,
+        () = &mut stop => return Ended::Stopped,
+    };
+    let raft = match started {
+        Ok(raft) => raft,
+        Err(error) if error.is_final() => return Ended::Refused(chain(&error)),
+        Err(error) => return Ended::EngineStopped(chain(&error)),
+    };
+    tracing::info!(node = config.node_id, grpc = config.grpc, http = config.http, "node serves");
+    stage.send_replace(Stage::Running(raft.clone()));
+    let served = {
+        let router = services(&raft, Arc::new(signer), &config.cluster_id, config.cluster_secret.clone());
+        tokio::spawn(router.serve_with_incoming_shutdown(link.listen(grpc), until(ended)))
     };
 
     let outcome = tokio::select! {
-        () = stop => Ended::Stopped,
+        () = &mut stop => Ended::Stopped,
         why = raft.stopped() => Ended::EngineStopped(why),
     };
     // The engine goes first, while the doors are open: a successor has to be able to talk to this node.
@@ -188,9 +199,54 @@ fn engine(config: &Config, link: Link) -> quorate_raft::Config {
         engine.election_timeout_ms_max = max_ms;
         engine.election_timeout_adapts = false;
     }
+    engine.space = Some(space_marks(config));
+    engine.clock_offset_ms_max = config.clock_offset_max_ms;
     engine.log_entries_kept = config.log_entries_kept;
     engine.queue_max = config.queue_proposals_max;
     engine
+}
+
+fn space_marks(config: &Config) -> SpaceMarks {
+    SpaceMarks { quota_bytes: config.disk_quota_bytes, low_bytes: config.disk_low_bytes, clear_bytes: config.disk_clear_bytes }
+}
+
+/// Starts the engine. A disk that is full is waited for, since a process that ended for it would only be started again, and again.
+async fn start(config: &Config, link: &Link, stage: &watch::Sender<Stage>) -> Result<RaftNode, StartError> {
+    let reserve = space_marks(config).reserve_bytes();
+    let mut waits = false;
+    loop {
+        // A folder that can't be read is refused by the start itself.
+        if let Ok(Some(reason)) = quarantine::read(&config.data) {
+            tracing::warn!(damaged = ?reason.damaged, reason = reason.text, "in quarantine");
+            stage.send_replace(Stage::Waiting("rebuilding"));
+        }
+        // A folder that is not there yet has the space of the one above it, which a start finds out.
+        let left = rustix::fs::statvfs(&config.data).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        let why = if left < reserve {
+            format!("{left} bytes are left, and {reserve} are needed")
+        } else {
+            match RaftNode::start(engine(config, link.clone())).await {
+                Err(error) if chain(&error).contains(NO_SPACE) => chain(&error),
+                Err(StartError::StateDamaged(text)) => {
+                    tracing::error!(text, "the state is damaged");
+                    continue;
+                }
+                Err(error @ StartError::LogDamaged(_)) => {
+                    tracing::error!("{error}");
+                    stage.send_replace(Stage::Waiting("log_damaged"));
+                    // Ended, it would be started again; an operator has to give its place away.
+                    return std::future::pending().await;
+                }
+                started => return started,
+            }
+        };
+        if !waits {
+            tracing::error!(data = %config.data.display(), why, "the disk is full: this node starts once there is room");
+            stage.send_replace(Stage::Waiting("disk_full"));
+            waits = true;
+        }
+        tokio::time::sleep(DISK_LOOK).await;
+    }
 }
 
 /// An error and all its causes, in one line.

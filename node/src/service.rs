@@ -337,6 +337,9 @@ async fn feed(
     let mut is_first = true;
     let mut told = Instant::now();
     loop {
+        if raft.is_in_quarantine() {
+            return;
+        }
         let through = Revision(*applied.borrow_and_update());
         let (state, of) = (Arc::clone(raft.state()), tenant.clone());
         let found = blocking(move || event::watch(&*state, &of, since, EVENTS_PER_MESSAGE)).await;

@@ -77,11 +77,43 @@ pub struct Config {
     pub log_entries_kept: u64,
     /// How many bytes of entries one append carries, at least one entry. Default 1 MiB.
     pub append_bytes_max: usize,
+    /// When this node counts as short of disk space. Default [`SpaceMarks::default`]; `None` looks at no disk.
+    pub space: Option<SpaceMarks>,
+    /// How far this node's wall clock may be from what a majority of the voters say before it may not lead. Default 5,000. Too low,
+    /// and ordinary corrections depose leaders; too high, and what people read as times is wrong.
+    pub clock_offset_ms_max: u64,
+    /// How often the leader compares a part of all states; 0 never does. Default 1,000, about 2,000 rows a second. Too low, and it
+    /// takes the disks' time; too high, and damage is found late.
+    pub compare_ms: u64,
     /// How long the transfer of a snapshot may go without progress. Default 60,000. Too low, and a slow receiver never gets one.
     pub snapshot_stall_ms: u64,
 
     pub log: LogOptions,
     pub state: StateOptions,
+}
+
+/// When a disk counts as short of space, and when not any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceMarks {
+    /// What the node's folder may hold, besides what the file system allows.
+    pub quota_bytes: Option<u64>,
+    /// With less than this left, the node is short of space.
+    pub low_bytes: u64,
+    /// With this left, it is not any more.
+    pub clear_bytes: u64,
+}
+
+impl Default for SpaceMarks {
+    fn default() -> Self {
+        Self { quota_bytes: None, low_bytes: 256 << 20, clear_bytes: 512 << 20 }
+    }
+}
+
+impl SpaceMarks {
+    /// With less than this left on the disk itself, the node takes no entries: the databases need some for what they have.
+    pub fn reserve_bytes(&self) -> u64 {
+        self.low_bytes / 4
+    }
 }
 
 impl Config {
@@ -110,6 +142,9 @@ impl Config {
             flush_ms: 60_000,
             log_entries_kept: 50_000,
             append_bytes_max: 1 << 20,
+            space: Some(SpaceMarks::default()),
+            clock_offset_ms_max: 5_000,
+            compare_ms: 1_000,
             snapshot_stall_ms: 60_000,
             log: LogOptions::default(),
             state: StateOptions::default(),
@@ -131,7 +166,12 @@ impl Config {
         if self.tick_ms == 0 || self.tick_ms * 2 > quorate_domain::limit::LEASE_ADVANCE_MS_MAX {
             return Err(format!("tick_ms is {} and must be from 1 to {}", self.tick_ms, quorate_domain::limit::LEASE_ADVANCE_MS_MAX / 2));
         }
-        Ok(())
+        match self.space {
+            Some(SpaceMarks { low_bytes, clear_bytes, .. }) if clear_bytes < low_bytes => Err(format!(
+                "the mark above which disk space is enough again, {clear_bytes}, is below the one where it is low, {low_bytes}"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The election timeout that a disk with such fsyncs needs at least.

@@ -26,7 +26,7 @@ use crate::machine::Applied;
 use crate::transfer::Incoming;
 use crate::types::Raft;
 
-const FILE: &str = "erased.json";
+pub(crate) const FILE: &str = "erased.json";
 /// How often it looks whether something is due.
 const LOOK: Duration = Duration::from_millis(500);
 /// After an attempt that failed.

@@ -11,6 +11,8 @@
 //! * [`log`], [`machine`] and [`keeper`]: what is on disk, and what may go from it; [`eraser`]: what must go.
 //! * [`peers`], [`network`], [`server`] and [`transfer`]: between nodes.
 //! * [`clock`], [`proposer`] and [`read`]: from calls to entries, and from states to answers.
+//! * [`fitness`], [`warden`] and [`office`]: which nodes are fit to lead, and how one that is not hands over.
+//! * [`compare`] and [`quarantine`]: states that differ or are damaged, found and rebuilt.
 //! * [`membership`]: who takes part; [`meter`]: what is counted.
 //! * [`backup`] and [`found`]: the state as files that leave the cluster, and a cluster that begins from them.
 //! * [`config`] and [`node`]: all of it, started and stopped. [`blocking`] is how anything waits for a disk.
@@ -18,8 +20,10 @@
 pub mod backup;
 pub mod blocking;
 pub mod clock;
+mod compare;
 pub mod config;
 mod eraser;
+mod fitness;
 mod form;
 pub mod found;
 mod keeper;
@@ -29,20 +33,24 @@ pub mod membership;
 mod meter;
 mod network;
 pub mod node;
+mod office;
 pub mod peers;
 pub mod proposer;
+pub mod quarantine;
 pub mod read;
 pub mod server;
 mod transfer;
 mod types;
 pub mod unavailable;
+mod warden;
 
 pub use blocking::blocking;
 pub use clock::Clock;
-pub use config::Config;
+pub use config::{Config, SpaceMarks};
 pub use eraser::Erased;
 pub use membership::{Change, MembershipError, Outcome};
-pub use node::{InitError, RaftNode, StartError, TransferLeaderError};
+pub use node::{InitError, RaftNode, StartError};
+pub use office::TransferLeaderError;
 pub use read::{Consistency, ReadAt, ReadError};
 pub use server::RaftService;
 pub use types::Address;

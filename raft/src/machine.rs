@@ -394,6 +394,13 @@ impl Outgoing {
 }
 
 impl Outgoing {
+    /// These files are not what was made: nobody gets them again.
+    pub async fn discard(&self) {
+        if let Err(error) = self.applied.forget(&mut *self.applied.prepared.lock().await).await {
+            tracing::warn!(%error, "cannot remove a damaged snapshot");
+        }
+    }
+
     /// The receiver has answered: the files are kept for it a while longer, and the log behind them. A receiver that is gone must
     /// not hold the log.
     pub async fn keep(&self) {

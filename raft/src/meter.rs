@@ -23,6 +23,9 @@ pub struct Meter {
     /// Linearizable reads, and the rounds that they shared.
     pub reads: AtomicU64,
     pub read_rounds: AtomicU64,
+    /// Parts of the state, and whole states, that were compared with all members while this node led.
+    pub parts_compared: AtomicU64,
+    pub states_compared: AtomicU64,
 }
 
 impl Default for Meter {
@@ -37,6 +40,8 @@ impl Default for Meter {
             refused_old: AtomicU64::default(),
             reads: AtomicU64::default(),
             read_rounds: AtomicU64::default(),
+            parts_compared: AtomicU64::default(),
+            states_compared: AtomicU64::default(),
         }
     }
 }
@@ -66,6 +71,8 @@ impl Meter {
             ("requests_replayed", "Calls answered again because their request id was known.", &self.replayed),
             ("reads", "Linearizable reads that asked for an index.", &self.reads),
             ("read_rounds", "Rounds that confirmed an index, shared by the reads that waited.", &self.read_rounds),
+            ("state_parts_compared", "Parts of the state that this leader has compared with all members.", &self.parts_compared),
+            ("states_compared", "Whole states that this leader has compared with all members.", &self.states_compared),
         ];
         for (name, help, counter) in counters {
             // Writing to a String can't fail.

@@ -28,7 +28,7 @@ use openraft::{OptionalSend, Snapshot};
 use quorate_domain::codec;
 use quorate_link::Link;
 use quorate_proto::raft::raft_client::RaftClient;
-use quorate_proto::raft::{RaftRequest, RaftResponse};
+use quorate_proto::raft::{Header, RaftRequest, RaftResponse};
 use quorate_proto::secret::Show;
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
@@ -38,6 +38,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::config::Config;
+use crate::fitness::Fitness;
 use crate::form::{
     self, AppendForm, AppendReplyForm, LogIdForm, ReadIndexReplyForm, TransferForm, TransferReplyForm, VoteForm, VoteReplyForm,
     VoteRequestForm,
@@ -69,6 +70,7 @@ pub enum Lane {
 /// The connections of this node. Shared by all of openraft's clients, which come and go with each leadership.
 pub struct Links {
     pub peers: Arc<Peers>,
+    fitness: Arc<Fitness>,
     link: Link,
     secret: Show,
     /// How long opening a connection or a stream may take.
@@ -80,9 +82,10 @@ pub struct Links {
 
 impl Links {
     /// Fails for a cluster secret that is not visible ASCII.
-    pub fn new(peers: Arc<Peers>, config: &Config) -> Result<Arc<Self>, InvalidMetadataValue> {
+    pub fn new(peers: Arc<Peers>, fitness: Arc<Fitness>, config: &Config) -> Result<Arc<Self>, InvalidMetadataValue> {
         Ok(Arc::new(Self {
             peers,
+            fitness,
             link: config.link.clone(),
             secret: Show::new(config.cluster_secret.as_deref())?,
             open_max: config.lease(),
@@ -138,12 +141,14 @@ impl Links {
     }
 
     pub fn request(&self, target: u64, body: Bytes) -> RaftRequest {
-        RaftRequest { header: Some(self.peers.header(target)), body }
+        let header = Header { clock_off_ms: self.fitness.clock_off_of(target), ..self.peers.header(target) };
+        RaftRequest { header: Some(header), body }
     }
 
     /// The body of an answer from the node that was meant.
     pub fn answer<T: DeserializeOwned>(&self, target: u64, response: &RaftResponse) -> Result<T, RpcError> {
         self.peers.meet(target, &response.from_incarnation).map_err(unreachable)?;
+        self.fitness.report(target, &response.unfit);
         form::decode(&response.body).map_err(unreachable)
     }
 
@@ -209,8 +214,13 @@ impl PeerClient {
         let client = self.links.client(self.target, &self.address, Lane::Pulse)?;
         let request = self.links.request(self.target, body);
         let within = option.soft_ttl();
+        let sent = self.links.fitness.now();
         match timeout(within, call(client, request)).await {
-            Ok(Ok(response)) => self.links.answer(self.target, response.get_ref()),
+            Ok(Ok(response)) => {
+                let answer = self.links.answer(self.target, response.get_ref())?;
+                self.links.fitness.read_clock(self.target, response.get_ref().wall_unix_ms, sent, self.links.fitness.now());
+                Ok(answer)
+            }
             Ok(Err(status)) => Err(unreachable(told(&status))),
             Err(_) => {
                 Err(RPCError::Timeout(Timeout { action: what, id: self.links.peers.me.node_id, target: self.target, timeout: within }))

@@ -1,6 +1,7 @@
 //! A replica: starts, answers, stops.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,38 +9,40 @@ use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{InitializeError, RaftError};
 use quorate_domain::machine::{Call, Clock, Decided};
-use quorate_domain::{Revision, UnixMs, codec};
+use quorate_domain::{Revision, UnixMs, codec, space};
 use quorate_proto::cluster;
 use quorate_storage::{Claim, DataDir, FsyncProbe, IdentityError, LogStore, Snapshots, StateDigest, StateStore, StorageError, probe_fsync};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::blocking::blocking;
+use crate::compare::Comparer;
 use crate::config::Config;
 use crate::eraser::{Erased, Eraser};
+use crate::fitness::{self, Fitness};
+use crate::form;
 use crate::keeper::Keeper;
-use crate::log::Log;
+use crate::log::{Log, fault};
 use crate::machine::{Applied, Machine};
-use crate::membership::{Change, Changes, MembershipError, Outcome, heard_ago, heard_within, matched};
+use crate::membership::{Change, Changes, MembershipError, Outcome, heard_ago, matched};
 use crate::network::{Links, Network};
+use crate::office::{Office, TransferLeaderError};
 use crate::peers::{Me, Peers};
 use crate::proposer::Proposer;
+use crate::quarantine::{self, Damaged, Quarantine, Rebuild};
 use crate::read::{Consistency, Contact, ReadAt, ReadError, Reader};
 use crate::server::RaftService;
 use crate::transfer::{Incoming, Origin};
 use crate::types::{Address, Metrics, Raft};
 use crate::unavailable::{ProposeError, Reason, Unavailable};
+use crate::warden::{self, Warden};
 
 /// Tries of the fsync probe; one that passes is enough, since a busy neighbour says nothing of the disk.
 const PROBES: usize = 3;
 /// Of the slowest percent; openraft's advice.
 const FSYNCS_IN_ELECTION_TIMEOUT: u64 = 10;
-/// How long a leader that stops may look for a successor.
-const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 /// How long a change of the membership is waited for when nothing else is said.
 const CHANGE_MAX: Duration = Duration::from_secs(30);
-/// Entries that a successor may be behind: what is on its way at any moment.
-const TRANSFER_LAG_MAX: u64 = 10_000;
 
 /// Why a node does not start. One variant for each different next step of the operator.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +59,13 @@ pub enum StartError {
     SlowDisk { p99_ms: u64, timeout_ms: u64, needed_ms: u64 },
     #[error(transparent)]
     Storage(#[from] StorageError),
+    #[error(
+        "the log of this node is damaged, and with it votes or entries that others count on may be lost: it takes no part any more; give its \
+         place to a new member with `quorate replace ID`, or restore a backup if it was alone ({0})"
+    )]
+    LogDamaged(String),
+    #[error("the state of this node is damaged; started again, it fetches it from another member ({0})")]
+    StateDamaged(String),
     #[error("cannot start: {0}")]
     Fault(#[from] std::io::Error),
     #[error("cannot start: {0}")]
@@ -66,10 +76,10 @@ impl StartError {
     /// Whether the same start can only fail the same way: the operator has to change something first.
     pub fn is_final(&self) -> bool {
         match self {
-            StartError::Config(_) | StartError::SlowDisk { .. } => true,
+            StartError::Config(_) | StartError::SlowDisk { .. } | StartError::LogDamaged(_) => true,
             // Another process may let go of the folder.
             StartError::Identity(error) => !matches!(error, IdentityError::InUse { .. } | IdentityError::Storage(_)),
-            StartError::Storage(_) | StartError::Fault(_) | StartError::Raft(_) => false,
+            StartError::Storage(_) | StartError::StateDamaged(_) | StartError::Fault(_) | StartError::Raft(_) => false,
         }
     }
 }
@@ -81,23 +91,6 @@ pub enum InitError {
     AlreadyFormed,
     #[error("node {0} is not among the members that were named")]
     NotNamed(u64),
-    #[error("the node has stopped: {0}")]
-    Stopped(String),
-}
-
-/// Why leadership was not handed over.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum TransferLeaderError {
-    #[error("this node does not lead")]
-    NotLeader,
-    #[error("node {0} is no voter")]
-    NoVoter(u64),
-    #[error("node {id} is {lag} entries behind; wait until it has caught up")]
-    Behind { id: u64, lag: u64 },
-    #[error("node {0} has not been heard of lately")]
-    Silent(u64),
-    #[error("node {0} did not take over in time; the voters elect again")]
-    NotTaken(u64),
     #[error("the node has stopped: {0}")]
     Stopped(String),
 }
@@ -116,6 +109,9 @@ struct Inner {
     reader: Reader,
     service: RaftService,
     changes: Arc<Changes>,
+    fitness: Arc<Fitness>,
+    office: Office,
+    quarantine: Arc<Quarantine>,
     erased: watch::Receiver<Option<Erased>>,
     stopped: watch::Receiver<Option<String>>,
     probe: Option<FsyncProbe>,
@@ -141,7 +137,7 @@ impl RaftNode {
             let config = config.clone();
             blocking(move || Opened::open(&config)).await??
         };
-        let Opened { data_dir, probe, log, state, snapshots } = opened;
+        let Opened { data_dir, probe, log, snapshots } = opened;
         if let Some(probe) = probe {
             config.adapt(probe.p99_us);
         }
@@ -155,8 +151,35 @@ impl RaftNode {
         };
         let origin = Origin { cluster_id: config.cluster_id.clone(), lineage: config.lineage };
         let peers = Arc::new(Peers::open(data_dir.path(), me)?);
-        let links =
-            Links::new(Arc::clone(&peers), &config).map_err(|error| StartError::Config(format!("the cluster secret is wrong: {error}")))?;
+        let fitness = Fitness::new(&config);
+        let links = Links::new(Arc::clone(&peers), Arc::clone(&fitness), &config)
+            .map_err(|error| StartError::Config(format!("the cluster secret is wrong: {error}")))?;
+        let (stop, stopped) = watch::channel(None);
+        let quarantine = Quarantine::new(data_dir.path().into(), stop);
+        let rebuilds = quarantine::read(data_dir.path())?.is_some();
+        if rebuilds {
+            let rebuild = Rebuild {
+                node_id: config.node_id,
+                data_dir: data_dir.path().into(),
+                state_dir: data_dir.state_dir(),
+                engine: Arc::clone(&config.engine),
+                options: config.state,
+                links: Arc::clone(&links),
+                snapshots: snapshots.clone(),
+                origin: origin.clone(),
+                purged: purged_index(&log)?,
+            };
+            rebuild.run().await?;
+        }
+        let state = {
+            let (engine, dir, options) = (Arc::clone(&config.engine), data_dir.state_dir(), config.state);
+            let opened = blocking(move || StateStore::open_on(engine, &dir, options)).await?;
+            Arc::new(opened.map_err(|error| state_damage(data_dir.path(), error))?)
+        };
+        if rebuilds {
+            quarantine::meet(&log, &state)?;
+            quarantine::leave(data_dir.path())?;
+        }
         let applied = Applied::open(
             Arc::clone(&state),
             Arc::clone(&log),
@@ -170,23 +193,74 @@ impl RaftNode {
             .await
             .map_err(|error| StartError::Raft(error.to_string()))?;
         links.observe(raft.metrics());
+        fitness.observe(raft.metrics());
 
         let contact = Arc::<Contact>::default();
-        let reader = Reader::start(raft.clone(), Arc::clone(&applied), links, Arc::clone(&contact), &config);
-        let proposer = Proposer::start(raft.clone(), Arc::clone(&applied), &config);
+        let reader =
+            Reader::start(raft.clone(), Arc::clone(&applied), Arc::clone(&links), Arc::clone(&contact), Arc::clone(&quarantine), &config);
+        let proposer = Proposer::start(raft.clone(), Arc::clone(&applied), Arc::clone(&fitness), &config);
         let incoming = Arc::new(Incoming::new(snapshots, origin));
         let (eraser, erased) = Eraser::open(raft.clone(), Arc::clone(&applied), Arc::clone(&incoming), data_dir.path())?;
         let eraser = tokio::spawn(eraser.run());
-        let service = RaftService { raft: raft.clone(), peers, reader: reader.clone(), contact, incoming };
-        let (stop, stopped) = watch::channel(None);
-        let keeper = tokio::spawn(Keeper::new(raft.clone(), Arc::clone(&applied), &config).run());
-        let observer = tokio::spawn(observe(raft.clone(), machine_dropped, stop));
+        let service = RaftService {
+            raft: raft.clone(),
+            peers,
+            fitness: Arc::clone(&fitness),
+            applied: Arc::clone(&applied),
+            quarantine: Arc::clone(&quarantine),
+            reader: reader.clone(),
+            contact,
+            incoming,
+        };
+        let keeper = tokio::spawn(Keeper::new(raft.clone(), Arc::clone(&applied), Arc::clone(&fitness), &config).run());
+        let observer = tokio::spawn(observe(raft.clone(), machine_dropped, Arc::clone(&applied), Arc::clone(&quarantine)));
         let changes = Changes::new(raft.clone(), Arc::clone(&applied), config.lease());
         let finisher = tokio::spawn(Arc::clone(&changes).finish_left_over());
-        let tasks = vec![keeper.abort_handle(), observer.abort_handle(), finisher.abort_handle(), eraser.abort_handle()];
+        let office = || Office { raft: raft.clone(), node_id: config.node_id, lease: config.lease(), fitness: Arc::clone(&fitness) };
+        let measurer = tokio::spawn(warden::measure(Arc::clone(&fitness), config.data_dir.clone()));
+        let warden = Warden::new(
+            raft.clone(),
+            Arc::clone(&applied),
+            Arc::clone(&fitness),
+            office(),
+            proposer.clone(),
+            Arc::clone(&quarantine),
+            &config,
+        );
+        let warden = tokio::spawn(warden.run());
+        let office = office();
+        let mut tasks = vec![keeper, observer, finisher, eraser, measurer, warden];
+        if config.compare_ms > 0 {
+            let comparer = Comparer {
+                raft: raft.clone(),
+                applied: Arc::clone(&applied),
+                links,
+                quarantine: Arc::clone(&quarantine),
+                node_id: config.node_id,
+                every: Duration::from_millis(config.compare_ms),
+            };
+            tasks.push(tokio::spawn(comparer.run()));
+        }
+        let tasks = tasks.iter().map(|task| task.abort_handle()).collect();
         raft.run();
         Ok(Self {
-            inner: Arc::new(Inner { config, raft, applied, proposer, reader, service, changes, erased, stopped, probe, tasks, data_dir }),
+            inner: Arc::new(Inner {
+                config,
+                raft,
+                applied,
+                proposer,
+                reader,
+                service,
+                changes,
+                erased,
+                fitness,
+                office,
+                quarantine,
+                stopped,
+                probe,
+                tasks,
+                data_dir,
+            }),
         })
     }
 
@@ -280,6 +354,11 @@ impl RaftNode {
         reason.ok().flatten().unwrap_or_else(|| "the node was dropped".into())
     }
 
+    /// Whether this node can't trust its own state, and is about to stop: nothing of it is to be served.
+    pub fn is_in_quarantine(&self) -> bool {
+        self.inner.quarantine.is_entered()
+    }
+
     pub fn is_leader(&self) -> bool {
         self.inner.raft.is_leader()
     }
@@ -299,7 +378,7 @@ impl RaftNode {
         if !matches!(made, Err(MembershipError::Leads(_))) {
             return made;
         }
-        let handed = self.hand_over().await;
+        let handed = self.inner.office.hand_over().await;
         let metrics = self.metrics();
         let successor = metrics.current_leader.filter(|leader| *leader != self.inner.config.node_id);
         let address = successor.and_then(|leader| metrics.membership_config.membership().get_node(&leader).cloned());
@@ -361,6 +440,7 @@ impl RaftNode {
             not_ready: self.not_ready(&metrics, applied).into_iter().map(str::to_owned).collect(),
             grpc: self.inner.config.address.grpc.clone(),
             http: self.inner.config.address.http.clone(),
+            alarms: self.alarms().into_iter().map(str::to_owned).collect(),
             member_id_max: self.inner.applied.members_ever().last().copied().unwrap_or_default(),
             disk_free_bytes,
             disk_total_bytes,
@@ -382,12 +462,13 @@ impl RaftNode {
     /// Counters and histograms of this node's work, as Prometheus text.
     pub fn exposition(&self) -> String {
         let applied = &self.inner.applied;
-        applied.meter.exposition(applied.log.meter(), self.inner.proposer.waiting())
+        applied.meter.exposition(applied.log.meter(), self.inner.proposer.waiting()) + &self.inner.fitness.exposition(&self.alarms())
     }
 
     fn not_ready(&self, metrics: &Metrics, applied: u64) -> Vec<&'static str> {
         let membership = metrics.membership_config.membership();
         let committed = metrics.cluster_committed.as_ref().map_or(0, |id| id.index());
+        let unfit = self.inner.fitness.unfit();
         let conditions = [
             (metrics.running_state.is_err(), "stopped"),
             (membership.nodes().next().is_none(), "uninitialized"),
@@ -395,59 +476,27 @@ impl RaftNode {
             (committed > applied + 5_000, "apply_lag"),
             (membership.get_joint_config().len() > 1, "membership_changing"),
         ];
-        conditions.into_iter().filter_map(|(holds, code)| holds.then_some(code)).collect()
+        let conditions = conditions.into_iter().filter_map(|(holds, code)| holds.then_some(code));
+        // Low space alone keeps a node from nothing but leading.
+        conditions.chain(unfit.into_iter().filter(|code| *code != fitness::DISK_LOW)).collect()
+    }
+
+    /// What is wrong although this node serves.
+    fn alarms(&self) -> Vec<&'static str> {
+        let is_low = self.inner.fitness.space() == fitness::Space::Low;
+        // A state that can't be read stops the node elsewhere, with its reason.
+        let is_raised = space::alarm(&*self.inner.applied.state).is_ok_and(|alarm| alarm.is_some());
+        [(is_low, fitness::DISK_LOW), (is_raised, "space_alarm")].into_iter().filter_map(|(holds, code)| holds.then_some(code)).collect()
     }
 
     /// Hands leadership to another voter and waits until it has taken over.
     pub async fn transfer_leader(&self, to: u64) -> Result<(), TransferLeaderError> {
-        let raft = &self.inner.raft;
-        if to == self.inner.config.node_id && raft.is_leader() {
-            return Ok(());
-        }
-        let metrics = self.metrics();
-        if !metrics.state.is_leader() {
-            return Err(TransferLeaderError::NotLeader);
-        }
-        // A leader that gives up its office to one who can't take it leaves the cluster without one for an election.
-        self.check_successor(&metrics, to)?;
-        raft.trigger().transfer_leader(to).await.map_err(|fatal| TransferLeaderError::Stopped(fatal.to_string()))?;
-        let taken = raft.wait(Some(HAND_OVER_MAX)).metrics(|metrics| metrics.current_leader == Some(to), "another leads").await;
-        taken.map(|_| ()).map_err(|_| TransferLeaderError::NotTaken(to))
-    }
-
-    fn check_successor(&self, metrics: &Metrics, to: u64) -> Result<(), TransferLeaderError> {
-        if !metrics.membership_config.voter_ids().any(|voter| voter == to) {
-            return Err(TransferLeaderError::NoVoter(to));
-        }
-        if !heard_within(metrics, to, self.inner.config.lease()) {
-            return Err(TransferLeaderError::Silent(to));
-        }
-        let matched = matched(metrics, to).unwrap_or_default();
-        let lag = metrics.last_log_index.unwrap_or_default().saturating_sub(matched);
-        if lag > TRANSFER_LAG_MAX {
-            return Err(TransferLeaderError::Behind { id: to, lag });
-        }
-        Ok(())
-    }
-
-    /// Hands leadership to the voter that has most of the log and is heard of.
-    async fn hand_over(&self) -> Result<(), TransferLeaderError> {
-        let metrics = self.metrics();
-        let mut others: Vec<u64> = metrics.membership_config.voter_ids().filter(|voter| *voter != self.inner.config.node_id).collect();
-        others.sort_by_key(|other| std::cmp::Reverse(matched(&metrics, *other)));
-        let mut outcome = Ok(());
-        for other in others {
-            outcome = self.transfer_leader(other).await;
-            if !matches!(outcome, Err(TransferLeaderError::Silent(_) | TransferLeaderError::Behind { .. })) {
-                break;
-            }
-        }
-        outcome
+        self.inner.office.transfer_to(to).await
     }
 
     /// Stops in good order: a leader hands over first, bounded, and the state is flushed so that the next start is quick.
     pub async fn shutdown(&self) {
-        match self.hand_over().await {
+        match self.inner.office.hand_over().await {
             Ok(()) | Err(TransferLeaderError::NotLeader | TransferLeaderError::Silent(_) | TransferLeaderError::Behind { .. }) => {}
             Err(error) => tracing::warn!(%error, "leadership was not handed over"),
         }
@@ -457,6 +506,7 @@ impl RaftNode {
         if self.inner.raft.shutdown().await.is_err() {
             tracing::warn!("openraft's task ended in a panic");
         }
+        self.inner.quarantine.stopped("the node was shut down".into());
         let (state, log) = (Arc::clone(&self.inner.applied.state), Arc::clone(&self.inner.applied.log));
         let flushed = blocking(move || {
             let flushed = state.flush();
@@ -484,7 +534,6 @@ struct Opened {
     data_dir: DataDir,
     probe: Option<FsyncProbe>,
     log: Arc<LogStore>,
-    state: Arc<StateStore>,
     snapshots: Snapshots,
 }
 
@@ -492,14 +541,16 @@ impl Opened {
     fn open(config: &Config) -> Result<Self, StartError> {
         let claim = Claim { cluster_id: config.cluster_id.clone(), lineage: config.lineage.to_string(), node_id: config.node_id };
         let data_dir = DataDir::load_or_create(&config.data_dir, &claim)?;
+        if let Some(quarantine::Reason { damaged: Damaged::Log, text }) = quarantine::read(data_dir.path())? {
+            return Err(StartError::LogDamaged(text));
+        }
         let probe = probe(config)?;
-        Ok(Self {
-            probe,
-            log: LogStore::open_on(Arc::clone(&config.engine), &data_dir.log_dir(), config.log)?,
-            state: Arc::new(StateStore::open_on(Arc::clone(&config.engine), &data_dir.state_dir(), config.state)?),
-            snapshots: Snapshots::open(&data_dir.snapshots_dir())?,
-            data_dir,
-        })
+        let log = LogStore::open_on(Arc::clone(&config.engine), &data_dir.log_dir(), config.log).map_err(|error| {
+            let text = fault(error).to_string();
+            // What is left of it is not to be trusted, nor repaired: it may have been a vote.
+            if quarantine::is_damage(&text) { StartError::LogDamaged(text) } else { StorageError::corrupt(text).into() }
+        })?;
+        Ok(Self { probe, log, snapshots: Snapshots::open(&data_dir.snapshots_dir())?, data_dir })
     }
 }
 
@@ -534,8 +585,27 @@ fn check_disk(probe: FsyncProbe, timeout_ms: u64) -> Result<(), StartError> {
     if needed_ms <= timeout_ms { Ok(()) } else { Err(StartError::SlowDisk { p99_ms: probe.p99_us.div_ceil(1_000), timeout_ms, needed_ms }) }
 }
 
+/// Where the log begins.
+fn purged_index(log: &LogStore) -> Result<u64, StorageError> {
+    let purged = log.read_purged()?;
+    let id = purged.map(|purged| form::decode::<form::LogIdForm>(&purged)).transpose();
+    Ok(id.map_err(|error| StorageError::new("the log's purge marker", error))?.map_or(0, |id| id.index))
+}
+
+/// Damage is written down, so that the next start rebuilds.
+fn state_damage(data_dir: &Path, error: StorageError) -> StartError {
+    let text = fault(error).to_string();
+    if !quarantine::is_damage(&text) {
+        return StorageError::corrupt(text).into();
+    }
+    match quarantine::write(data_dir, &quarantine::Reason { damaged: Damaged::State, text: text.clone() }) {
+        Ok(()) => StartError::StateDamaged(text),
+        Err(error) => error.into(),
+    }
+}
+
 /// Waits for openraft to end, by a fault or by a shutdown.
-async fn observe(raft: Raft, machine_dropped: oneshot::Receiver<()>, stop: watch::Sender<Option<String>>) {
+async fn observe(raft: Raft, machine_dropped: oneshot::Receiver<()>, applied: Arc<Applied>, quarantine: Arc<Quarantine>) {
     let mut server = raft.server_metrics();
     let core_ended = async { while server.changed().await.is_ok() {} };
     tokio::select! {
@@ -548,7 +618,11 @@ async fn observe(raft: Raft, machine_dropped: oneshot::Receiver<()>, stop: watch
         Ok(()) => "a task of openraft has panicked".into(),
     };
     tracing::error!(reason, "this node takes no part any more");
-    stop.send_replace(Some(reason));
+    if quarantine::is_damage(&reason) {
+        let damaged = if applied.state.is_damaged() { Damaged::State } else { Damaged::Log };
+        quarantine.enter(quarantine::Reason { damaged, text: reason.clone() });
+    }
+    quarantine.stopped(reason);
 }
 
 fn role(metrics: &Metrics) -> &'static str {

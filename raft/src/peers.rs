@@ -72,7 +72,15 @@ impl Peers {
     pub fn header(&self, target: u64) -> Header {
         let Me { cluster_id, lineage, node_id, incarnation } = self.me.clone();
         let to_incarnation = self.met.lock().unwrap_or_else(PoisonError::into_inner).incarnations.get(&target).cloned().unwrap_or_default();
-        Header { cluster_id, lineage, from_node: node_id, from_incarnation: incarnation, to_node: target, to_incarnation }
+        Header {
+            cluster_id,
+            lineage,
+            from_node: node_id,
+            from_incarnation: incarnation,
+            to_node: target,
+            to_incarnation,
+            clock_off_ms: None,
+        }
     }
 
     /// Whether a request is from a member for this node.

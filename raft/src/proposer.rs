@@ -27,6 +27,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout_at};
 
 use crate::clock::{Clock, LeaseMark};
 use crate::config::Config;
+use crate::fitness::{ClockVerdict, Fitness, Space};
 use crate::machine::Applied;
 use crate::types::{MetricsReceiver, Proposal, Raft, TypeConfig};
 use crate::unavailable::{ProposeError, Reason, Unavailable};
@@ -51,7 +52,7 @@ impl Lane {
     pub fn of(command: &Command) -> Self {
         match command {
             Command::PunchIn(_) | Command::PunchOut(_) | Command::LeaveQueue(_) | Command::ForceRelease(_) => Lane::Leases,
-            Command::AttendTicket(_) | Command::RenewPunchcards(_) | Command::TransferPunchcard(_) => Lane::Leases,
+            Command::AttendTicket(_) | Command::RenewPunchcards(_) | Command::TransferPunchcard(_) | Command::SetSpaceAlarm(_) => Lane::Leases,
             _ => Lane::Calls,
         }
     }
@@ -62,6 +63,7 @@ impl Lane {
 pub struct Proposer {
     raft: Raft,
     applied: Arc<Applied>,
+    fitness: Arc<Fitness>,
     leases: mpsc::Sender<Queued>,
     calls: mpsc::Sender<Queued>,
     queue_age_ms_max: u64,
@@ -85,12 +87,13 @@ const SUBMITTED: u8 = 1;
 const ABANDONED: u8 = 2;
 
 impl Proposer {
-    pub fn start(raft: Raft, applied: Arc<Applied>, config: &Config) -> Self {
+    pub fn start(raft: Raft, applied: Arc<Applied>, fitness: Arc<Fitness>, config: &Config) -> Self {
         let (leases, leases_queue) = mpsc::channel(config.queue_max);
         let (calls, calls_queue) = mpsc::channel(config.queue_max);
         let task = Task {
             raft: raft.clone(),
             applied: Arc::clone(&applied),
+            fitness: Arc::clone(&fitness),
             metrics: raft.metrics(),
             leases: leases_queue,
             calls: calls_queue,
@@ -106,12 +109,15 @@ impl Proposer {
             last: Instant::now(),
         };
         tokio::spawn(task.run());
-        Self { raft, applied, leases, calls, queue_age_ms_max: config.queue_age_ms_max }
+        Self { raft, applied, fitness, leases, calls, queue_age_ms_max: config.queue_age_ms_max }
     }
 
     /// Has the log decide a call. Answers by `deadline`.
     pub async fn propose(&self, call: Call, deadline: Instant) -> Result<Decided, ProposeError> {
         self.raft.as_leader().map_err(not_leader)?;
+        if !matches!(call.command, Command::SetSpaceAlarm(_)) {
+            self.check_disks()?;
+        }
         let lane = match Lane::of(&call.command) {
             Lane::Leases => &self.leases,
             Lane::Calls => &self.calls,
@@ -140,6 +146,18 @@ impl Proposer {
                 Err(Unavailable { maybe_written: !taken_back, ..timeout }.into())
             }
         }
+    }
+
+    /// Refuses what could not be decided, before anything is written.
+    fn check_disks(&self) -> Result<(), Unavailable> {
+        let refuse = |reason, detail: &str| Err(Unavailable::new(reason, detail, 1_000));
+        if self.fitness.is_stalled() {
+            return refuse(Reason::DiskStalled, "the leader's disk does not end its writes");
+        }
+        if self.fitness.space() == Space::Full || self.fitness.spaces().are_full() {
+            return refuse(Reason::DiskFull, "the disks of too many nodes are full");
+        }
+        Ok(())
     }
 
     /// Proposals in the lanes now.
@@ -187,6 +205,7 @@ pub(crate) fn not_leader(forward: ForwardToLeader<TypeConfig>) -> ProposeError {
 struct Task {
     raft: Raft,
     applied: Arc<Applied>,
+    fitness: Arc<Fitness>,
     metrics: MetricsReceiver,
     leases: mpsc::Receiver<Queued>,
     calls: mpsc::Receiver<Queued>,
@@ -251,7 +270,16 @@ impl Task {
         };
         // openraft refuses what comes before a quorum has answered the new leader, which is a matter of milliseconds.
         let is_new = leader.last_quorum_acked().is_none() && since.elapsed() < self.lease && !self.is_alone();
-        Ok((!is_new).then_some(term))
+        // Each entry carries this node's wall clock, and the state's never runs back.
+        match self.fitness.clock_verdict() {
+            ClockVerdict::Right => Ok((!is_new).then_some(term)),
+            // Each answer of another node tells, so it is a matter of milliseconds, or the quorum is gone.
+            ClockVerdict::Unknown => Ok(None),
+            ClockVerdict::Off(off_ms) => {
+                let detail = format!("the leader's clock is {off_ms} ms ahead of a majority's");
+                Err(Unavailable::new(Reason::ClockOff, detail, 200).into())
+            }
+        }
     }
 
     fn is_alone(&self) -> bool {

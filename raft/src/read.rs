@@ -30,6 +30,7 @@ use crate::config::Config;
 use crate::form::ReadIndexReplyForm;
 use crate::machine::Applied;
 use crate::network::Links;
+use crate::quarantine::Quarantine;
 use crate::types::Raft;
 use crate::unavailable::{Reason, Unavailable};
 
@@ -81,13 +82,21 @@ pub struct Reader {
     applied: Arc<Applied>,
     links: Arc<Links>,
     contact: Arc<Contact>,
+    quarantine: Arc<Quarantine>,
     clock: Arc<dyn MachineClock>,
     as_leader: Rounds,
     anywhere: Rounds,
 }
 
 impl Reader {
-    pub fn start(raft: Raft, applied: Arc<Applied>, links: Arc<Links>, contact: Arc<Contact>, config: &Config) -> Self {
+    pub fn start(
+        raft: Raft,
+        applied: Arc<Applied>,
+        links: Arc<Links>,
+        contact: Arc<Contact>,
+        quarantine: Arc<Quarantine>,
+        config: &Config,
+    ) -> Self {
         let round_max = config.lease();
         let as_leader = {
             let (raft, applied) = (raft.clone(), Arc::clone(&applied));
@@ -104,7 +113,7 @@ impl Reader {
                 Box::pin(async move { ask(&raft, &links, &as_leader, round_max).await })
             })
         };
-        Self { applied, links, contact, clock: Arc::clone(&config.clock), as_leader, anywhere }
+        Self { applied, links, contact, quarantine, clock: Arc::clone(&config.clock), as_leader, anywhere }
     }
 
     /// The state at the consistency asked for, or why not before the deadline.
@@ -182,6 +191,9 @@ impl Reader {
     }
 
     fn view(&self, age: Option<Duration>) -> Result<ReadAt, ReadError> {
+        if self.quarantine.is_entered() {
+            return Err(Unavailable::new(Reason::Stopping, "this node can't trust its state", 1_000).into());
+        }
         // Before the view: entries that only move Raft leave no mark in the state, so this is the newest of them it is known
         // to be behind.
         let at_least = self.applied.index();

@@ -17,14 +17,19 @@ use quorate_domain::codec;
 use quorate_proto::raft::raft_server::{self, RaftServer};
 use quorate_proto::raft::{Header, RaftRequest, RaftResponse, SnapshotChunk};
 use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::compare::{self, PartForm, VerdictForm};
+use crate::fitness::{Fitness, Space};
 use crate::form::{self, AppendReplyForm, FormError, LogIdForm, TransferForm, TransferReplyForm, VoteReplyForm, VoteRequestForm};
-use crate::machine;
+use crate::machine::{self, Applied};
 use crate::network::MESSAGE_BYTES_MAX;
 use crate::peers::{Peers, Seldom};
+use crate::quarantine::{Damaged, Quarantine, Reason};
 use crate::read::{Contact, Reader};
-use crate::transfer::{Incoming, SendError};
+use crate::transfer::{self, Incoming, SendError};
 use crate::types::{LogId, Raft, TypeConfig, Vote};
 
 /// The service to mount beside the node's own. Clones share the node.
@@ -32,6 +37,9 @@ use crate::types::{LogId, Raft, TypeConfig, Vote};
 pub struct RaftService {
     pub(crate) raft: Raft,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) fitness: Arc<Fitness>,
+    pub(crate) applied: Arc<Applied>,
+    pub(crate) quarantine: Arc<Quarantine>,
     pub(crate) reader: Reader,
     pub(crate) contact: Arc<Contact>,
     pub(crate) incoming: Arc<Incoming>,
@@ -57,12 +65,38 @@ impl RaftService {
     }
 
     fn reply_bytes(&self, body: Vec<u8>) -> RaftResponse {
-        RaftResponse { body: body.into(), from_incarnation: self.peers.me.incarnation.clone() }
+        RaftResponse {
+            body: body.into(),
+            from_incarnation: self.peers.me.incarnation.clone(),
+            wall_unix_ms: self.fitness.wall_unix_ms(),
+            unfit: self.fitness.unfit().into_iter().map(str::to_owned).collect(),
+        }
+    }
+
+    /// A node whose disk is full is out of the quorum, loudly: it says so to the leader with each try, and in its log.
+    fn check_room(&self) -> Result<(), Status> {
+        static WARNED: Seldom = Seldom::new();
+        if self.fitness.space() != Space::Full {
+            return Ok(());
+        }
+        if WARNED.again() {
+            let left_bytes = self.fitness.room().map(|room| room.disk_bytes);
+            tracing::error!(
+                left_bytes,
+                "the disk is full: this node takes no entries until there is room, and the others go on without it"
+            );
+        }
+        Err(Status::resource_exhausted("the disk of this node is full; it takes no entries until there is room"))
     }
 
     /// Decodes an append, and takes note of what it says of the cluster.
-    fn append_request(&self, body: Bytes) -> Result<AppendEntriesRequest<TypeConfig>, Status> {
+    fn append_request(&self, of: Option<&Header>, body: Bytes) -> Result<AppendEntriesRequest<TypeConfig>, Status> {
         let (header, entries) = form::decode_append(body).map_err(garbled)?;
+        self.fitness.hear_leader(of.and_then(|header| header.clock_off_ms));
+        // A sign of life costs nothing, and keeps this node from campaigning.
+        if !entries.is_empty() {
+            self.check_room()?;
+        }
         if let (Some(commit), Some(age_ms)) = (header.leader_commit, header.quorum_age_ms) {
             self.contact.hear(commit.index, Duration::from_millis(age_ms));
         }
@@ -107,7 +141,9 @@ impl raft_server::Raft for RaftService {
             let (service, refused) = (service.clone(), Arc::clone(&refused));
             async move {
                 let admitted = match incoming.message().await {
-                    Ok(Some(request)) => service.admit(request.header.as_ref()).and_then(|()| service.append_request(request.body)),
+                    Ok(Some(request)) => {
+                        service.admit(request.header.as_ref()).and_then(|()| service.append_request(request.header.as_ref(), request.body))
+                    }
                     Ok(None) => return None,
                     Err(status) => Err(status),
                 };
@@ -133,7 +169,7 @@ impl raft_server::Raft for RaftService {
     async fn append(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
         let RaftRequest { header, body } = request.into_inner();
         self.admit(header.as_ref())?;
-        let rpc = self.append_request(body)?;
+        let rpc = self.append_request(header.as_ref(), body)?;
         let mut answers = Box::pin(self.raft.stream_append(stream::once(async move { rpc })));
         match answers.next().await {
             Some(Ok(result)) => Ok(Response::new(self.reply(append_reply(result)))),
@@ -178,9 +214,54 @@ impl raft_server::Raft for RaftService {
         Ok(Response::new(self.reply(self.reader.index_as_leader().await)))
     }
 
+    async fn compare_state(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
+        let RaftRequest { header, body } = request.into_inner();
+        self.admit(header.as_ref())?;
+        let part: PartForm = form::decode(&body).map_err(garbled)?;
+        Ok(Response::new(self.reply(compare::digest(&self.applied, part).await)))
+    }
+
+    async fn quarantine(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
+        let RaftRequest { header, body } = request.into_inner();
+        self.admit(header.as_ref())?;
+        let verdict: VerdictForm = form::decode(&body).map_err(garbled)?;
+        self.quarantine.enter(Reason { damaged: Damaged::State, text: verdict.text });
+        Ok(Response::new(self.reply_bytes(Vec::new())))
+    }
+
+    type FetchStateStream = ReceiverStream<Result<SnapshotChunk, Status>>;
+
+    async fn fetch_state(&self, request: Request<RaftRequest>) -> Result<Response<Self::FetchStateStream>, Status> {
+        self.admit(request.get_ref().header.as_ref())?;
+        if self.quarantine.is_entered() || self.applied.state.is_damaged() {
+            return Err(Status::unavailable("this node can't trust its own state"));
+        }
+        let (applied, id) = (Arc::clone(&self.applied), format!("rebuild-{}", self.fitness.wall_unix_ms()));
+        let built = blocking(move || applied.snapshots().build(&applied.state, &id, applied.origin().clone())).await?;
+        let snapshot = Arc::new(built.map_err(|error| Status::internal(error.to_string()))?);
+        let (sender, receiver) = mpsc::channel(4);
+        let applied = Arc::clone(&self.applied);
+        tokio::spawn(async move {
+            let manifest = SnapshotChunk { data: snapshot.manifest().to_bytes().into(), ..SnapshotChunk::default() };
+            let mut left = sender.send(Ok(manifest)).await.is_ok();
+            let mut chunks = Box::pin(transfer::missing(snapshot, Vec::new()));
+            while left && let Some(chunk) = chunks.next().await {
+                let chunk = chunk.map(|(file, offset, data)| SnapshotChunk { file, offset, data, ..SnapshotChunk::default() });
+                left = sender.send(chunk.map_err(|error| Status::internal(error.to_string()))).await.is_ok();
+            }
+            // Nobody holds it any more.
+            drop(chunks);
+            if let Ok(Err(error)) = crate::blocking::blocking(move || applied.snapshots().prune(0)).await {
+                tracing::warn!(%error, "cannot remove a state that was fetched");
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
     async fn snapshot_offer(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
         let RaftRequest { header, body } = request.into_inner();
         self.admit(header.as_ref())?;
+        self.check_room()?;
         let incoming = Arc::clone(&self.incoming);
         let reply = blocking(move || incoming.offer(&body)).await?;
         Ok(Response::new(self.reply_bytes(reply)))

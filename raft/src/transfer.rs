@@ -111,7 +111,16 @@ pub async fn send(
     outgoing.keep().await;
     sender.chunks(have).await?;
     outgoing.keep().await;
-    Ok(sender.install().await?)
+    let installed = sender.install().await;
+    if installed.is_err() {
+        // Files that were damaged here would be refused for ever: the next attempt gets others.
+        let snapshot = Arc::clone(&sender.snapshot);
+        if let Ok(Err(error)) = blocking(move || snapshot.verify()).await {
+            tracing::error!(%error, "a snapshot was damaged on this disk before it was sent; it is made anew");
+            outgoing.discard().await;
+        }
+    }
+    Ok(installed?)
 }
 
 struct Sender {
@@ -204,7 +213,7 @@ impl Sender {
 type Chunk = (String, u64, Bytes);
 
 /// The chunks that are not yet there, file after file.
-fn missing(snapshot: Arc<Snapshot>, have: Vec<(String, u64)>) -> impl Stream<Item = io::Result<Chunk>> + Send + 'static {
+pub(crate) fn missing(snapshot: Arc<Snapshot>, have: Vec<(String, u64)>) -> impl Stream<Item = io::Result<Chunk>> + Send + 'static {
     let begin_at = move |name: &str| have.iter().find(|(file, _)| file == name).map_or(0, |(_, bytes)| *bytes);
     let mut files: Vec<(String, u64, u64)> = snapshot
         .manifest()

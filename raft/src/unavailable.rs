@@ -17,6 +17,12 @@ pub enum Reason {
     TooStale,
     /// What was asked for is of a history that a restore left behind.
     OtherLineage,
+    /// The disks have no room for it.
+    DiskFull,
+    /// The disk does not come to an end with its writes.
+    DiskStalled,
+    /// The wall clock is not what a majority says.
+    ClockOff,
 }
 
 impl Reason {
@@ -30,6 +36,9 @@ impl Reason {
             Reason::Timeout => "timeout",
             Reason::TooStale => "too_stale",
             Reason::OtherLineage => "other_lineage",
+            Reason::DiskFull => "disk_full",
+            Reason::DiskStalled => "disk_stalled",
+            Reason::ClockOff => "clock_off",
         }
     }
 }

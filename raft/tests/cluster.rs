@@ -18,6 +18,11 @@ use quorate_raft::{
 };
 use tokio::runtime::Runtime;
 
+#[path = "cluster/fitness.rs"]
+mod fitness;
+#[path = "cluster/quarantine.rs"]
+mod quarantine;
+
 /// Longer than anything takes here, also on a machine that does something else.
 const PATIENCE: Duration = Duration::from_secs(30);
 

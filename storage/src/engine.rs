@@ -39,8 +39,8 @@ pub trait Reads: Send + Sync {
     /// Shows the rows with `from <= key < to` in order, until `row` answers false.
     fn scan(&self, family: &str, from: &[u8], to: &[u8], direction: Direction, row: &mut Row<'_>) -> Result<(), StorageError>;
 
-    /// Shows every row in order, until `row` answers false, and leaves the caches as they are.
-    fn scan_all(&self, family: &str, row: &mut Row<'_>) -> Result<(), StorageError>;
+    /// Shows every row from a key on in order, until `row` answers false, and leaves the caches as they are.
+    fn scan_all(&self, family: &str, from: &[u8], row: &mut Row<'_>) -> Result<(), StorageError>;
 }
 
 pub type Row<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool, StorageError> + 'a;
@@ -75,6 +75,9 @@ pub trait Database: Reads {
 
     /// Puts everything written so far into the new directory `dir`, as files that can be opened as a state.
     fn checkpoint(&self, dir: &Path) -> Result<(), StorageError>;
+
+    /// Gives back the space of everything deleted, as far as it can, one family after the other. Takes as long as the disk does.
+    fn compact(&self) -> Result<(), StorageError>;
 
     /// Rewrites the files that may hold rows of `from..to`, so that no file has a deleted or overwritten one of them when it
     /// returns. Waits a while for readers of older states, and fails when they stay: their rows can't go. For a blocking thread.

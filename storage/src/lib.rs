@@ -7,7 +7,7 @@
 //! Reading order:
 //! * [`identity`]: whose data directory this is, and the lock that keeps a second process out.
 //! * [`log`]: the Raft log. One writer thread, one fsync per group, votes and entries in one order; `wal` is the check that
-//!   a damaged log is found before RocksDB opens it, and [`probe`] measures the disk before the node starts.
+//!   a damaged log is found before RocksDB opens it, and [`probe`] measures the disk before the node starts; [`space`] is how much it may still write.
 //! * [`state`]: the state machine. No WAL, one batch per commit, always on disk at the boundary of a batch.
 //! * [`snapshot`]: the state as a directory of files that can be sent, resumed, checked and installed.
 //! * [`engine`]: what log and state need of the database under them, and `rocks`, which is RocksDB.
@@ -24,6 +24,7 @@ pub mod log;
 pub mod probe;
 mod rocks;
 pub mod snapshot;
+pub mod space;
 pub mod state;
 mod wal;
 
@@ -34,4 +35,5 @@ pub use probe::{FsyncProbe, probe_fsync};
 pub use quorate_domain::StorageError;
 pub use rocks::Rocks;
 pub use snapshot::{FileEntry, Manifest, Receiver, Snapshot, Snapshots, TransferError};
-pub use state::{StateDigest, StateOptions, StateStore, StateView};
+pub use space::Room;
+pub use state::{PartDigest, StateDigest, StateOptions, StateStore, StateView};

@@ -248,6 +248,12 @@ impl LogStore {
         }
     }
 
+    /// The number of the group that is on its way to the disk: one that stays the same for long is a disk that hangs.
+    pub fn writing(&self) -> Option<u64> {
+        let view = self.shared.lock();
+        view.is_writing.then_some(view.groups)
+    }
+
     pub fn meter(&self) -> &LogMeter {
         &self.shared.meter
     }
@@ -500,6 +506,7 @@ impl View {
             return None;
         }
         self.is_writing = true;
+        self.groups += 1;
         self.committed_is_unwritten = false;
         Some(Group { calls: std::mem::take(&mut self.queue), committed })
     }

@@ -132,8 +132,8 @@ impl Reads for RocksDb {
         scan(rows, family_name, direction, row)
     }
 
-    fn scan_all(&self, family_name: &str, row: &mut Row<'_>) -> Result<(), StorageError> {
-        let rows = self.db.raw_iterator_cf_opt(family(&self.db, family_name), past_the_cache());
+    fn scan_all(&self, family_name: &str, from: &[u8], row: &mut Row<'_>) -> Result<(), StorageError> {
+        let rows = self.db.raw_iterator_cf_opt(family(&self.db, family_name), past_the_cache(from));
         scan(rows, family_name, Direction::Ascending, row)
     }
 }
@@ -168,6 +168,13 @@ impl Database for RocksDb {
         // RocksDB flushes first, since the WAL has nothing, and makes hard links.
         let checkpoint = rocksdb::checkpoint::Checkpoint::new(&self.db).map_err(failed("cannot begin a checkpoint"))?;
         checkpoint.create_checkpoint(dir).map_err(failed(format!("cannot make a checkpoint in {}", dir.display())))
+    }
+
+    fn compact(&self) -> Result<(), StorageError> {
+        for name in &self.families {
+            self.db.compact_range_cf(family(&self.db, name), None::<&[u8]>, None::<&[u8]>);
+        }
+        Ok(())
     }
 
     fn erase(&self, family_name: &str, from: &[u8], to: &[u8]) -> Result<(), StorageError> {
@@ -225,9 +232,9 @@ impl Reads for PinnedSnapshot {
         })
     }
 
-    fn scan_all(&self, family_name: &str, row: &mut Row<'_>) -> Result<(), StorageError> {
+    fn scan_all(&self, family_name: &str, from: &[u8], row: &mut Row<'_>) -> Result<(), StorageError> {
         self.with_dependent(|owner, snapshot| {
-            let rows = snapshot.raw_iterator_cf_opt(family(&owner.db, family_name), past_the_cache());
+            let rows = snapshot.raw_iterator_cf_opt(family(&owner.db, family_name), past_the_cache(from));
             scan(rows, family_name, Direction::Ascending, row)
         })
     }
@@ -235,8 +242,9 @@ impl Reads for PinnedSnapshot {
 
 const READAHEAD_BYTES: usize = 1 << 20;
 
-fn past_the_cache() -> ReadOptions {
+fn past_the_cache(from: &[u8]) -> ReadOptions {
     let mut options = ReadOptions::default();
+    options.set_iterate_lower_bound(from);
     options.fill_cache(false);
     options.set_readahead_size(READAHEAD_BYTES);
     options

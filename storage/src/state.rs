@@ -63,6 +63,26 @@ pub struct StateStore {
     current: RwLock<Arc<Generation>>,
     /// Held by commits and installs, so that a commit can't end up in a generation that is being replaced.
     writer: Mutex<()>,
+    damage: Damage,
+}
+
+/// Whether any read has found something else on the disk than what was written there. Clones are the same.
+#[derive(Clone, Default)]
+struct Damage(Arc<AtomicBool>);
+
+impl Damage {
+    fn noted<T>(&self, read: Result<T, StorageError>) -> Result<T, StorageError> {
+        read.inspect_err(|error| {
+            let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+            while let Some(error) = cause {
+                // RocksDB's word for a checksum that does not fit, and its like.
+                if error.to_string().contains("Corruption") {
+                    self.0.store(true, Ordering::Release);
+                }
+                cause = error.source();
+            }
+        })
+    }
 }
 
 impl StateStore {
@@ -86,13 +106,20 @@ impl StateStore {
         }
         remove_other_generations(dir, number)?;
         let generation = Generation::open(&*engine, dir, number, options)?;
-        Ok(Self { dir: dir.to_owned(), engine, options, current: RwLock::new(generation), writer: Mutex::new(()) })
+        Ok(Self {
+            dir: dir.to_owned(),
+            engine,
+            options,
+            current: RwLock::new(generation),
+            writer: Mutex::new(()),
+            damage: Damage::default(),
+        })
     }
 
     /// The state at this moment, which stays as it is. Cheap; but while it lives, its rows can't be compacted away.
     pub fn view(&self) -> StateView {
         let generation = self.current();
-        StateView(Arc::new(PinnedView { rows: Arc::clone(&generation.db).view(), _generation: generation }))
+        StateView(Arc::new(PinnedView { rows: Arc::clone(&generation.db).view(), damage: self.damage.clone(), _generation: generation }))
     }
 
     /// Makes the writes and the marker one batch: seen at once by later reads, durable with the next flush.
@@ -107,6 +134,11 @@ impl StateStore {
             }
             batch.put(APPLIED, APPLIED_KEY, &applied);
         })
+    }
+
+    /// Whether a read, of this store or of a view of it, has found damage.
+    pub fn is_damaged(&self) -> bool {
+        self.damage.0.load(Ordering::Acquire)
     }
 
     /// The marker of the last commit.
@@ -125,6 +157,11 @@ impl StateStore {
         let generation = self.current();
         generation.flush()?;
         Ok(generation.flushed_applied().clone())
+    }
+
+    /// Rewrites the files without what was deleted, so that its space comes back now and not some day. For a blocking thread.
+    pub fn compact(&self) -> Result<(), StorageError> {
+        self.current().db.compact()
     }
 
     /// Rewrites the files that may hold rows of these ranges, so that none has a deleted or overwritten one when it returns. For a
@@ -184,11 +221,11 @@ impl StateStore {
 
 impl Read for StateStore {
     fn get_bytes(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
-        self.current().db.get(table.name(), key)
+        self.damage.noted(self.current().db.get(table.name(), key))
     }
 
     fn scan_bytes(&self, table: Table, from: &[u8], to: &[u8], direction: Direction, limit: usize) -> Result<Vec<Row>, StorageError> {
-        scan(&*self.current().db, table, from, to, direction, limit)
+        self.damage.noted(scan(&*self.current().db, table, from, to, direction, limit))
     }
 }
 
@@ -199,6 +236,7 @@ pub struct StateView(Arc<PinnedView>);
 /// Fields are dropped in this order: the files go when nobody reads them.
 struct PinnedView {
     rows: Box<dyn Reads>,
+    damage: Damage,
     _generation: Arc<Generation>,
 }
 
@@ -218,32 +256,80 @@ pub struct StateDigest {
     pub bytes: u64,
 }
 
+/// A place in the whole of all tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// By its place in `Table::ALL`.
+    pub table: usize,
+    /// The first key at or behind this.
+    pub key: Vec<u8>,
+}
+
+/// What two replicas of one revision must have in common from a place on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartDigest {
+    /// In hex.
+    pub blake3: String,
+    pub rows: u64,
+    /// Where the next part begins; nothing at the end.
+    pub next: Option<Place>,
+}
+
+/// Adds a row, and says how long it is.
+fn hash_row(hasher: &mut blake3::Hasher, key: &[u8], value: &[u8]) -> u64 {
+    for part in [key, value] {
+        hasher.update(&(part.len() as u64).to_be_bytes()).update(part);
+    }
+    (key.len() + value.len()) as u64
+}
+
 impl StateView {
     /// Reads every row once, past the cache, and so also checks every block that holds one. For a blocking thread.
     pub fn digest(&self) -> Result<StateDigest, StorageError> {
         let (mut hasher, mut rows, mut bytes) = (blake3::Hasher::new(), 0, 0);
         for name in Table::ALL.map(Table::name).into_iter().chain([APPLIED]) {
             hasher.update(&(name.len() as u64).to_be_bytes()).update(name.as_bytes());
-            self.0.rows.scan_all(name, &mut |key, value| {
-                for part in [key, value] {
-                    hasher.update(&(part.len() as u64).to_be_bytes()).update(part);
-                    bytes += part.len() as u64;
-                }
+            let scanned = self.0.rows.scan_all(name, &[], &mut |key, value| {
+                bytes += hash_row(&mut hasher, key, value);
                 rows += 1;
                 Ok(true)
-            })?;
+            });
+            self.0.damage.noted(scanned)?;
         }
         Ok(StateDigest { blake3: hasher.finalize().to_string(), rows, bytes })
+    }
+
+    /// The same of a few rows: from a place on, through one table after the other, until so many rows or bytes are read.
+    pub fn digest_part(&self, from: &Place, rows_max: u64, bytes_max: u64) -> Result<PartDigest, StorageError> {
+        let (mut hasher, mut rows, mut bytes, mut next) = (blake3::Hasher::new(), 0, 0, None);
+        for (number, table) in Table::ALL.into_iter().enumerate().skip(from.table) {
+            let begin: &[u8] = if number == from.table { &from.key } else { &[] };
+            hasher.update(&(number as u64).to_be_bytes());
+            let scanned = self.0.rows.scan_all(table.name(), begin, &mut |key, value| {
+                if rows >= rows_max || bytes >= bytes_max {
+                    next = Some(Place { table: number, key: key.to_vec() });
+                    return Ok(false);
+                }
+                bytes += hash_row(&mut hasher, key, value);
+                rows += 1;
+                Ok(true)
+            });
+            self.0.damage.noted(scanned)?;
+            if next.is_some() {
+                break;
+            }
+        }
+        Ok(PartDigest { blake3: hasher.finalize().to_string(), rows, next })
     }
 }
 
 impl Read for StateView {
     fn get_bytes(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StorageError> {
-        self.0.rows.get(table.name(), key)
+        self.0.damage.noted(self.0.rows.get(table.name(), key))
     }
 
     fn scan_bytes(&self, table: Table, from: &[u8], to: &[u8], direction: Direction, limit: usize) -> Result<Vec<Row>, StorageError> {
-        scan(&*self.0.rows, table, from, to, direction, limit)
+        self.0.damage.noted(scan(&*self.0.rows, table, from, to, direction, limit))
     }
 }
 
@@ -387,6 +473,29 @@ mod tests {
         state.commit(writes.into(), Bytes::from(value.to_owned())).unwrap();
         state.flush().unwrap();
         state
+    }
+
+    #[test]
+    fn the_parts_of_a_state_are_the_whole_of_it_and_a_changed_row_changes_its_part_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state_with(&dir.path().join("state"), "same");
+        let other = state_with(&dir.path().join("other"), "same");
+        other.commit([((Table::ALL[3], b"key".to_vec()), Some(b"else".to_vec()))].into(), Bytes::new()).unwrap();
+        let parts = |state: &StateStore| {
+            let (view, mut from, mut parts) = (state.view(), Some(Place::default()), Vec::new());
+            while let Some(place) = from {
+                let part = view.digest_part(&place, 1, u64::MAX).unwrap();
+                from = part.next.clone();
+                parts.push(part);
+            }
+            parts
+        };
+        let (mine, theirs) = (parts(&state), parts(&other));
+        assert_eq!(mine.iter().map(|part| part.rows).sum::<u64>(), Table::ALL.len() as u64);
+        let differing: Vec<usize> = (0..mine.len()).filter(|&at| mine[at] != theirs[at]).collect();
+        assert_eq!((mine.len(), differing), (Table::ALL.len(), vec![3]));
+        let whole = state.view().digest_part(&Place::default(), 1_000, u64::MAX).unwrap();
+        assert_eq!((whole.rows, whole.next), (Table::ALL.len() as u64, None));
     }
 
     #[test]

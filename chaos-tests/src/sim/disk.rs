@@ -238,8 +238,8 @@ impl Reads for Handle {
         View(self.rows()?).scan(family, from, to, direction, row)
     }
 
-    fn scan_all(&self, family: &str, row: &mut Row<'_>) -> Result<(), StorageError> {
-        View(self.rows()?).scan_all(family, row)
+    fn scan_all(&self, family: &str, from: &[u8], row: &mut Row<'_>) -> Result<(), StorageError> {
+        View(self.rows()?).scan_all(family, from, row)
     }
 }
 
@@ -267,8 +267,8 @@ impl Reads for View {
         Ok(())
     }
 
-    fn scan_all(&self, family: &str, row: &mut Row<'_>) -> Result<(), StorageError> {
-        let of_family = self.0.range((family.to_owned(), Vec::new())..).take_while(|((name, _), _)| name == family);
+    fn scan_all(&self, family: &str, from: &[u8], row: &mut Row<'_>) -> Result<(), StorageError> {
+        let of_family = self.0.range((family.to_owned(), from.to_vec())..).take_while(|((name, _), _)| name == family);
         for ((_, key), value) in of_family {
             if !row(key, value)? {
                 break;
@@ -406,6 +406,10 @@ impl Database for Handle {
             let of_family: Vec<_> = rows.iter().filter(|((of, _), _)| of == family).map(|((_, key), value)| (key, value)).collect();
             fs::write(dir.join(format!("{CHECKPOINT}{family}")), codec::encode(&of_family)).map_err(failed)?;
         }
+        Ok(())
+    }
+
+    fn compact(&self) -> Result<(), StorageError> {
         Ok(())
     }
 

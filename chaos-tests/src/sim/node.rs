@@ -84,6 +84,9 @@ impl Machine {
         config.election_timeout_ms_max = knobs.election_timeout_ms_min * 5 / 3;
         // It would measure the files of the machine that simulates.
         config.fsync_probe_rounds = 0;
+        config.space = None;
+        // A node that quarantines itself ends its process, which here has no supervisor.
+        config.compare_ms = 0;
         config.queue_max = knobs.queue_max;
         config.rounds_max = knobs.rounds_max;
         config.tick_ms = knobs.tick_ms;

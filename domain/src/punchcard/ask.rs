@@ -13,6 +13,7 @@ use crate::limit::{
 use crate::record::WriteRecords;
 use crate::refusal::{Applied, Refusal};
 use crate::resource::Resource;
+use crate::space;
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, UnixMs};
 use crate::tx::{Read, StorageError, Tx};
 
@@ -150,6 +151,12 @@ impl PunchIn {
             return Ok(Err(not_this_card(at, &ask.resource)));
         }
         let known = queue::own(tx, tenant, &ask.resource, &ask.holder)?;
+        // Whoever is in the queue has been let in before.
+        if known.is_none()
+            && let Some(refusal) = space::refuse_growth(tx)?
+        {
+            return Ok(Err(refusal));
+        }
         let before = known.as_ref().filter(|ticket| ticket.deadline > now).map_or(at.revision, |ticket| ticket.since);
         let conflict = match held.other(&ask.resource, &ask.holder)? {
             Some(hold) => Some(indexed(tx, tenant, &hold.id)?),

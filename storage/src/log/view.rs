@@ -28,6 +28,8 @@ pub struct View {
     pub queue: Vec<Queued>,
     /// A group is on its way to the disk.
     pub is_writing: bool,
+    /// Groups that were ever given to the disk.
+    pub groups: u64,
     /// Bytes of entries in `queue` and in the group that is being written.
     pub queued_bytes: usize,
     pub closing: bool,
@@ -57,6 +59,7 @@ impl View {
             purged,
             queue: Vec::new(),
             is_writing: false,
+            groups: 0,
             queued_bytes: 0,
             closing: false,
             stopped: None,
