@@ -146,7 +146,7 @@ fn card(number: usize, node: &NodeSeen, leader: Option<&StatusResponse>) -> Mark
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 160.0;
-const LEFT: f64 = 48.0;
+const LEFT: f64 = 60.0;
 const BOTTOM: f64 = 20.0;
 
 /// Times of answers over the last two minutes, one line for each node.

@@ -147,11 +147,15 @@ async fn history_page(visit: &Visit) -> Result<Page, CallError> {
                     li.card {
                         header {
                             h2 { "Version " (version.version) }
-                            @if version.deleted { (badge("bad", "deleted")) }
+                            @if version.forgotten_by.is_some() { (badge("calm", "forgotten")) }
+                            @else if version.deleted { (badge("bad", "deleted")) }
                             @else if version.superseded_by.is_some() { (badge("calm", "superseded")) }
                             @else { (badge("good", "active")) }
                         }
-                        p.text.value { (version.value) }
+                        @match &version.forgotten_by {
+                            Some(receipt) => p.quiet { "Its value was forgotten; receipt " (receipt_link(visit, receipt)) }
+                            None => p.text.value { (version.value) }
+                        }
                         p.quiet {
                             "by " (version.actor) ", " (ago(version.stored_at)) ", confidence " (percent(version.confidence))
                             ", revision " (version.revision)

@@ -30,14 +30,7 @@ async fn list_page(visit: &Visit) -> Result<Page, CallError> {
             @if found.passports.is_empty() { (nothing("None yet.")) } @else {
                 div.scroll tabindex="0" role="region" aria-label="Passports" {
                     table {
-                        thead {
-                            tr {
-                                th scope="col" { "Passport" }
-                                th scope="col" { "Tier" }
-                                th scope="col" { "Standing" }
-                                th scope="col" { "Scopes" }
-                            }
-                        }
+                        thead { tr { @for name in ["Passport", "Tier", "Standing", "Scopes"] { th scope="col" { (name) } } } }
                         tbody {
                             @for passport in &found.passports {
                                 tr {

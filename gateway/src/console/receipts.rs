@@ -7,7 +7,7 @@ use maud::html;
 use quorate_domain::receipt::{GetReceipt, ListReceipts};
 
 use super::page::Page;
-use super::parts::{ago, badge, json, more, nothing, segment};
+use super::parts::{ago, badge, json, more, nothing, receipt_link};
 use super::visit::Visit;
 use crate::call::CallError;
 use crate::tools::receipts::{ReceiptVerify, verify};
@@ -28,23 +28,15 @@ async fn list_page(visit: &Visit) -> Result<Page, CallError> {
             @if found.receipts.is_empty() { (nothing("None yet.")) } @else {
                 div.scroll tabindex="0" role="region" aria-label="Receipts" {
                     table {
-                        thead {
-                            tr {
-                                th scope="col" { "No." }
-                                th scope="col" { "Receipt" }
-                                th scope="col" { "Proves" }
-                                th scope="col" { "Signed for" }
-                                th scope="col" { "When" }
-                            }
-                        }
+                        thead { tr { @for name in ["No.", "Proves", "Signed for", "When", "Receipt"] { th scope="col" { (name) } } } }
                         tbody {
                             @for row in &found.receipts {
                                 tr {
                                     td { (row.seq) }
-                                    td { a href={ "/console/receipts/" (segment(&row.receipt_id)) } { code { (row.receipt_id) } } }
                                     td { (row.kind.as_deref().unwrap_or("").replace('_', " ")) }
                                     td { (row.signer_passport.as_deref().unwrap_or("")) }
                                     td { (ago(row.made_at)) }
+                                    td { (receipt_link(visit, &row.receipt_id)) }
                                 }
                             }
                         }

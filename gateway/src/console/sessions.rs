@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use quorate_domain::coord::{CoordStatus, Session};
 
 use super::page::Page;
-use super::parts::{ago, badge, left, link, more, nothing, segment};
+use super::parts::{ago, left, link, more, nothing, segment};
 use super::visit::Visit;
 use crate::call::CallError;
 use crate::tools::work;
@@ -53,7 +53,7 @@ fn card(session: &Session) -> Markup {
     let intent = &session.intent;
     html! {
         article.card {
-            header { h2 { (intent.passport) } (badge("info", &intent.project_id)) span.quiet { "seen " (ago(session.last_seen_at)) } }
+            header { h2 { (intent.passport) } span.quiet { (intent.project_id) ", seen " (ago(session.last_seen_at)) } }
             @if let Some(note) = &intent.note { p.text { (note) } }
             dl.facts {
                 div { dt { "Session" } dd { code { (intent.session) } } }

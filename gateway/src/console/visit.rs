@@ -5,7 +5,7 @@
 //! told of, names that revision (`?seen=`), and is no older.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -38,6 +38,8 @@ pub struct Visit {
     revision: AtomicU64,
     /// How old the oldest part may be.
     age_ms: AtomicU64,
+    /// What is fresh was asked for in vain: the other parts of the page need not wait for it too.
+    is_late: AtomicBool,
 }
 
 impl FromRequestParts<Arc<App>> for Visit {
@@ -52,7 +54,7 @@ impl FromRequestParts<Arc<App>> for Visit {
         };
         let query = Query::<Pairs>::try_from_uri(&parts.uri).map(|Query(pairs)| pairs).unwrap_or_default();
         let (uri, revision, age_ms) = (parts.uri.clone(), AtomicU64::new(u64::MAX), AtomicU64::new(0));
-        Ok(Self { app: app.clone(), caller, pass, uri, query, revision, age_ms })
+        Ok(Self { app: app.clone(), caller, pass, uri, query, revision, age_ms, is_late: AtomicBool::new(false) })
     }
 }
 
@@ -97,9 +99,16 @@ impl Visit {
             None => Consistency::Stale { max_age_ms: CONSOLE_STALE_MS },
         };
         let old = Consistency::Stale { max_age_ms: STANDING_STALE_MS_MAX };
-        let asked = cluster.read_as(caller, query.clone(), fresh, now + CONSOLE_ASKED_FOR).await;
+        let first = if self.is_late.load(Relaxed) { None } else { Some(fresh) };
+        let asked = match first {
+            Some(fresh) => cluster.read_as(caller, query.clone(), fresh, now + CONSOLE_ASKED_FOR).await,
+            None => cluster.read_as(caller, query.clone(), old, now + CONSOLE_READ_WITHIN).await,
+        };
         let (found, served) = match asked {
-            Err(CallError::Unreadable { .. }) => cluster.read_as(caller, query, old, now + CONSOLE_READ_WITHIN).await?,
+            Err(CallError::Unreadable { .. }) if first.is_some() => {
+                self.is_late.store(true, Relaxed);
+                cluster.read_as(caller, query, old, now + CONSOLE_READ_WITHIN).await?
+            }
             asked => asked?,
         };
         self.revision.fetch_min(served.revision.0, Relaxed);

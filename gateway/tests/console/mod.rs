@@ -85,6 +85,14 @@ async fn who_is_not_signed_in_is_led_to_the_sign_in_and_back() {
     let answer = http(world.address, "GET", "/console/work?state=planned", &[], "").await;
     assert_eq!(answer.headers["location"], "/console/sign-in?next=%2Fconsole%2Fwork%3Fstate%3Dplanned");
     assert_eq!(sign_in(world.address, "nonsense").await.status, 401);
+    // Whoever came over TLS, by a proxy for instance, is not asked for the cookie in the clear.
+    for (scheme, is_secure) in [("http", false), ("https", true)] {
+        let headers = form_headers(&format!("{scheme}://{}", world.address));
+        let answer = http(world.address, "POST", "/console/sign-in", &headers, "token=token-a").await;
+        let cookie = &answer.headers["set-cookie"];
+        assert!(cookie.contains("; Path=/console; Max-Age=43200; HttpOnly; SameSite=Strict"), "{cookie}");
+        assert_eq!(cookie.ends_with("; Secure"), is_secure, "{cookie}");
+    }
     let forged = http(world.address, "GET", "/console", &[("Cookie".into(), "quorate_00000000=e30.e30".into())], "").await;
     assert_eq!(forged.status, 303);
 }

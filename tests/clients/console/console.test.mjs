@@ -54,6 +54,7 @@ test("what is asked for is shown with who asks, what for and how long yet, and i
   const late = (await team.ask("agent-b", "Restart the importer")).request_id;
   await phone.waitForSelector(`#${late}`);
   assert.equal(await card.locator("textarea").inputValue(), "Backed up this morning");
+  assert.equal(await phone.evaluate(() => document.activeElement.id), `note-${team.made.approval}`, "and the focus stays");
 
   const { id } = await team.deployment.killLeader();
   await Promise.all([phone.waitForURL(/said=approved/, { timeout: 60_000 }), card.locator("button[value=approve]").click()]);
@@ -66,13 +67,18 @@ test("what is asked for is shown with who asks, what for and how long yet, and i
   assert.match(await phone.textContent("article header"), /^verified/);
   assert.match(await phone.textContent("main"), /Backed up this morning/);
 
-  // The same form again has no second effect, and a late decision is told of the first.
+  // Who is writing about a request that another one decides keeps the words, and can't send them any more.
+  const third = await team.open("phone");
+  await third.waitForSelector("#live[data-well]");
+  await third.locator(`#note-${late}`).fill("Not before noon");
   await wide.locator(`#${late} button[value=reject]`).click();
   await wide.waitForURL(/said=rejected/);
+  await third.waitForSelector(`#${late} .over`);
+  assert.equal(await third.locator(`#note-${late}`).inputValue(), "Not before noon");
+  assert.equal(await third.locator(`#${late} button:enabled`).count(), 0);
   const leader = await team.deployment.leader();
   assert.notEqual(leader.id, undefined, `a node leads after ${id} was killed`);
-  await team.close(phone);
-  await team.close(wide);
+  for (const one of [phone, wide, third]) await team.close(one);
 });
 
 test("who asked can't decide, and sees why", TIMEOUT, async () => {
@@ -202,9 +208,9 @@ test("without a script everything can be read and decided", TIMEOUT, async () =>
   await Promise.all([page.waitForURL(/said=rejected/), page.click(`#${wanted} button[value=reject]`)]);
   assert.match(await page.textContent("main"), /rejected[^]*Plain/);
   await page.goto(team.address("/facts"));
-  await page.locator("#back").evaluate((slider) => (slider.value = "3")).catch(() => {});
-  await page.click("button:has-text('Find')");
-  assert.match(page.url(), /back=/);
+  await page.locator("#back").fill("3");
+  await Promise.all([page.waitForURL(/back=3/), page.click("button:has-text('Find')")]);
+  assert.match(await page.textContent("#facts"), /What was valid at/);
   await team.close(page);
 });
 

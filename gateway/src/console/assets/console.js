@@ -39,7 +39,7 @@ document.querySelector(".places [aria-current]")?.scrollIntoView({ block: "neare
 
 // ---------------------------------------------------------------- fresh parts
 
-let wanted = null; // the least revision that the page has to show
+let newest = null; // the revision that the page has to show at least
 let isLoading = false;
 let isLeaving = false;
 addEventListener("beforeunload", () => (isLeaving = true));
@@ -51,27 +51,44 @@ function isBusy(element) {
   return [...element.querySelectorAll("textarea, input:not([type=hidden])")].some((field) => field.value !== field.defaultValue);
 }
 
-/** Puts what is new in place of what is old, and leaves alone what somebody is at. */
+/** Puts what is new in place of what is old, and does not touch what somebody is at. */
 function renew(old, fresh) {
-  const open = [...old.querySelectorAll("details[open][id]")].map((details) => details.id);
-  const busy = new Map([...old.querySelectorAll("article[id]")].filter(isBusy).map((article) => [article.id, article]));
-  if (!busy.size && isBusy(old)) return;
+  const busy = [...old.children].filter((child) => child.id && isBusy(child));
+  if (!busy.length && isBusy(old)) return;
+  const open = [...old.querySelectorAll("details[id]")].filter((details) => details.open).map((details) => details.id);
   const focused = old.contains(document.activeElement) ? document.activeElement : null;
-  for (const article of fresh.querySelectorAll("article[id]")) {
-    if (busy.has(article.id)) article.replaceWith(busy.get(article.id));
+  for (const child of [...old.childNodes]) if (!busy.includes(child)) child.remove();
+  const wanted = new Set([...fresh.children].map((child) => child.id));
+  let place = old.firstChild;
+  for (const child of [...fresh.childNodes]) {
+    const kept = busy.find((one) => one.id === child.id);
+    if (kept) place = kept.nextSibling;
+    else old.insertBefore(child, place);
   }
-  old.replaceChildren(...fresh.childNodes);
+  for (const child of busy) if (!wanted.has(child.id)) end(child);
   for (const id of open) document.getElementById(id)?.setAttribute("open", "");
   if (!focused || document.activeElement === focused) return;
   // The same place in the new part, so that nobody who goes by keyboard is thrown back to the top.
-  const same = focused.id ? document.getElementById(focused.id) : [...old.querySelectorAll("a, button, summary")].find((found) => found.outerHTML === focused.outerHTML);
+  const like = (found) => found.outerHTML === focused.outerHTML;
+  const same = focused.id ? document.getElementById(focused.id) : [...old.querySelectorAll("a, button, summary")].find(like);
   same?.focus({ preventScroll: true });
+}
+
+/** What somebody writes on, and is over: it stays to be read, and can't be sent any more. */
+function end(article) {
+  if (article.querySelector(".over")) return;
+  const notice = document.createElement("p");
+  notice.className = "notice warn over";
+  notice.setAttribute("role", "status");
+  notice.textContent = "This was decided, or is over, meanwhile.";
+  article.prepend(notice);
+  for (const button of article.querySelectorAll("button")) button.disabled = true;
 }
 
 async function load() {
   if (isLoading) return;
   isLoading = true;
-  const seen = wanted;
+  const seen = newest;
   try {
     const address = new URL(location.href);
     address.searchParams.delete("said");
@@ -96,7 +113,7 @@ async function load() {
     if (!isLeaving) setTimeout(load, 2000);
   } finally {
     isLoading = false;
-    if (wanted !== seen) soon();
+    if (newest !== seen) soon();
   }
 }
 
@@ -132,7 +149,7 @@ function follow() {
     show("Live", true);
   });
   stream.addEventListener("change", (event) => {
-    wanted = at(event);
+    newest = at(event);
     soon();
   });
   for (const name of ["compacted", "refused"]) {
