@@ -8,8 +8,8 @@ use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
-    approval, attestation, client, codec, config_audit, constraint, coord, decision, fact, flag, graph, handoff, identity, key_ring,
-    observation, orchestrator, passport, punchcard, session, usage, work,
+    approval, artefact, attestation, client, codec, config_audit, constraint, coord, decision, fact, flag, graph, handoff, identity,
+    key_ring, observation, orchestrator, passport, punchcard, session, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -58,6 +58,7 @@ commands! {
     ForgetFacts(fact::ForgetFacts) -> fact::FactsForgotten,
     RecoverFacts(fact::RecoverFacts) -> fact::FactsRecovered,
     EndRecovery(fact::EndRecovery) -> fact::RecoveryEnded,
+    PutArtefact(artefact::PutArtefact) -> artefact::Artefact,
     RecordDecision(decision::RecordDecision) -> decision::DecisionRecorded,
     PunchIn(punchcard::PunchIn) -> punchcard::PunchedIn,
     PunchOut(punchcard::PunchOut) -> punchcard::Punchcard,
@@ -104,4 +105,14 @@ commands! {
     AttachMember(orchestrator::AttachMember) -> orchestrator::OrchestratorView,
     DetachMember(orchestrator::DetachMember) -> orchestrator::OrchestratorView,
     AddUsage(usage::AddUsage) -> usage::UsageAdded,
+}
+
+impl Command {
+    /// The blob that this command names: it may only be proposed once a quorum of the nodes has it on disk.
+    pub fn blob(&self) -> Option<artefact::BlobHash> {
+        match self {
+            Command::PutArtefact(put) => artefact::blob_of(&put.artefact_id),
+            _ => None,
+        }
+    }
 }

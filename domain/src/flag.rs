@@ -66,6 +66,8 @@ pub const FORGET_RECOVERY: Definition = Definition {
     words: &[],
     about: "days for which what memory_forget took can be brought back, 1 to 3650; it holds for what is forgotten from then on",
 };
+pub const ARTEFACTS: Definition =
+    Definition { name: "CORECRUXD_FEATURE_ARTEFACTS", default: "on", words: &[], about: "artefact_put, artefact_get and artefact_list" };
 pub const STATUS_FEED: Definition = Definition { name: "CORECRUXD_FEATURE_STATUS_FEED", default: "on", words: &[], about: "status_feed" };
 pub const COORD: Definition = Definition { name: "CORECRUXD_COORD", default: "on", words: &[], about: "coord_announce and coord_status" };
 /// Off, it is as if the tool did not exist.
@@ -118,7 +120,7 @@ pub const CUSTODY_AUDIT: Definition =
     Definition { name: "CRUX_CONTEXT_CUSTODY_AUDIT", default: "on", words: &[], about: "context_custody_audit" };
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 20] = [
+pub const ALL: [Definition; 21] = [
     PUNCHCARD,
     APPROVAL_QUEUE,
     RECEIPT_VERIFY,
@@ -127,6 +129,7 @@ pub const ALL: [Definition; 20] = [
     CONSOLIDATION,
     SCOPED_FORGET,
     FORGET_RECOVERY,
+    ARTEFACTS,
     STATUS_FEED,
     COORD,
     COORD_PRESENCE,
@@ -142,7 +145,7 @@ pub const ALL: [Definition; 20] = [
 ];
 
 /// Flags whose tools answer `CAPABILITY_DENIED` while they are off, as documented; the others answer -32030.
-pub(crate) const DENYING: [Definition; 6] = [MEMORY_PANEL, FRESHNESS, CONSOLIDATION, SCOPED_FORGET, AUDIT_EXPORT, C2PA_OUTPUT];
+pub(crate) const DENYING: [Definition; 7] = [ARTEFACTS, MEMORY_PANEL, FRESHNESS, CONSOLIDATION, SCOPED_FORGET, AUDIT_EXPORT, C2PA_OUTPUT];
 
 /// Flags whose tools answer -32601 while they are off, as documented.
 pub(crate) const ABSENT: [Definition; 2] = [MINT_REQUESTS, IDENTITY_CONTINUITY];

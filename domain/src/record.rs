@@ -103,6 +103,13 @@ pub enum Kind {
     ForgottenFact = 181,
     ForgettingByDeadline = 182,
     ErasureDue = 183,
+    // Artefacts, and which blobs are named
+    BlobNamed = 184,
+    Artefact = 185,
+    ArtefactByBlob = 186,
+    ArtefactOrder = 187,
+    ArtefactByDeadline = 188,
+    ArtefactCount = 189,
 }
 
 /// The tenant name under which cluster-wide state lives. It can't be a tenant: names are not empty.

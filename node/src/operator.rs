@@ -43,12 +43,13 @@ impl OperatorService {
         Self { raft, signer, scans: Arc::new(Semaphore::new(1)) }
     }
 
-    fn look(&self) -> wire::ExamineResponse {
+    async fn look(&self) -> Result<wire::ExamineResponse, Status> {
+        let blobs = self.raft.examine_blobs(false).await.map_err(|error| fault(&error))?;
         // A file system that does not tell shows as one without space, which is a finding.
         let disk = rustix::fs::statvfs(self.raft.data_dir().path());
         let disk = disk.inspect_err(|error| tracing::warn!(%error, "cannot ask the file system")).ok();
         let bytes = |blocks: fn(&rustix::fs::StatVfs) -> u64| disk.as_ref().map_or(0, |disk| blocks(disk).saturating_mul(disk.f_frsize));
-        wire::ExamineResponse {
+        Ok(wire::ExamineResponse {
             status: Some(self.raft.status()),
             version: env!("CARGO_PKG_VERSION").into(),
             wall_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
@@ -56,7 +57,10 @@ impl OperatorService {
             disk_total_bytes: bytes(|disk| disk.f_blocks),
             flushed: self.raft.flushed().0,
             flushed_ms_ago: self.raft.flushed_ago().as_millis() as u64,
-        }
+            blobs: blobs.named,
+            blobs_missing: blobs.missing,
+            blobs_damaged: blobs.damaged,
+        })
     }
 }
 
@@ -95,7 +99,16 @@ impl Operator for OperatorService {
             .try_acquire_owned()
             .map_err(|_| Status::resource_exhausted("a backup or a scrub runs on this node already; ask later"))?;
         let result = match self.raft.digest_at(revision, Instant::now() + PINNED_WITHIN).await {
-            Ok(Some(digest)) => Answer::Hashed(wire::StateHashed { blake3: digest.blake3, rows: digest.rows, bytes: digest.bytes }),
+            Ok(Some(digest)) => match self.raft.examine_blobs(true).await {
+                Ok(blobs) => Answer::Hashed(wire::StateHashed {
+                    blake3: digest.blake3,
+                    rows: digest.rows,
+                    bytes: digest.bytes,
+                    blobs: blobs.named,
+                    blobs_bad: blobs.missing,
+                }),
+                Err(error) => Answer::Unreadable(chain(&error)),
+            },
             Ok(None) => Answer::Passed(*self.raft.applied().borrow()),
             Err(ReadError::Unavailable(unavailable)) => Answer::Unavailable(unavailable.into()),
             Err(ReadError::Storage(error)) => {
@@ -126,6 +139,6 @@ impl Operator for OperatorService {
     }
 
     async fn examine(&self, _: Request<wire::ExamineRequest>) -> Result<Response<wire::ExamineResponse>, Status> {
-        Ok(Response::new(self.look()))
+        Ok(Response::new(self.look().await?))
     }
 }

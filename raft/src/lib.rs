@@ -9,13 +9,14 @@
 //! Reading order:
 //! * [`types`] and [`form`]: what openraft calls by which type, and how it is written.
 //! * [`log`], [`machine`] and [`keeper`]: what is on disk, and what may go from it; [`eraser`]: what must go.
-//! * [`peers`], [`network`], [`server`] and [`transfer`]: between nodes.
+//! * [`peers`], [`network`], [`server`], [`transfer`] and [`blobs`]: between nodes.
 //! * [`clock`], [`proposer`] and [`read`]: from calls to entries, and from states to answers.
 //! * [`membership`]: who takes part; [`meter`]: what is counted.
 //! * [`backup`] and [`found`]: the state as files that leave the cluster, and a cluster that begins from them.
 //! * [`config`] and [`node`]: all of it, started and stopped. [`blocking`] is how anything waits for a disk.
 
 pub mod backup;
+mod blobs;
 pub mod blocking;
 pub mod clock;
 pub mod config;
@@ -37,6 +38,7 @@ mod transfer;
 mod types;
 pub mod unavailable;
 
+pub use blobs::{BlobsExamined, PART_BYTES as BLOB_PART_BYTES};
 pub use blocking::blocking;
 pub use clock::Clock;
 pub use config::Config;

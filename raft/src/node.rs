@@ -10,10 +10,13 @@ use openraft::errors::{InitializeError, RaftError};
 use quorate_domain::machine::{Call, Clock, Decided};
 use quorate_domain::{Revision, UnixMs, codec};
 use quorate_proto::cluster;
-use quorate_storage::{Claim, DataDir, FsyncProbe, IdentityError, LogStore, Snapshots, StateDigest, StateStore, StorageError, probe_fsync};
+use quorate_storage::{
+    Blobs, Claim, DataDir, FsyncProbe, IdentityError, LogStore, Snapshots, StateDigest, StateStore, StorageError, probe_fsync,
+};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
+use crate::blobs::{BlobsExamined, Depot};
 use crate::blocking::blocking;
 use crate::config::Config;
 use crate::eraser::{Erased, Eraser};
@@ -116,6 +119,7 @@ struct Inner {
     reader: Reader,
     service: RaftService,
     changes: Arc<Changes>,
+    depot: Arc<Depot>,
     erased: watch::Receiver<Option<Erased>>,
     stopped: watch::Receiver<Option<String>>,
     probe: Option<FsyncProbe>,
@@ -141,7 +145,7 @@ impl RaftNode {
             let config = config.clone();
             blocking(move || Opened::open(&config)).await??
         };
-        let Opened { data_dir, probe, log, state, snapshots } = opened;
+        let Opened { data_dir, probe, log, state, snapshots, blobs } = opened;
         if let Some(probe) = probe {
             config.adapt(probe.p99_us);
         }
@@ -172,21 +176,38 @@ impl RaftNode {
         links.observe(raft.metrics());
 
         let contact = Arc::<Contact>::default();
+        let depot = Arc::new(Depot::new(blobs, raft.clone(), Arc::clone(&links), Arc::clone(&applied), &config));
         let reader = Reader::start(raft.clone(), Arc::clone(&applied), links, Arc::clone(&contact), &config);
         let proposer = Proposer::start(raft.clone(), Arc::clone(&applied), &config);
         let incoming = Arc::new(Incoming::new(snapshots, origin));
         let (eraser, erased) = Eraser::open(raft.clone(), Arc::clone(&applied), Arc::clone(&incoming), data_dir.path())?;
         let eraser = tokio::spawn(eraser.run());
-        let service = RaftService { raft: raft.clone(), peers, reader: reader.clone(), contact, incoming };
+        let tender = tokio::spawn(Arc::clone(&depot).tend());
+        let service = RaftService { raft: raft.clone(), peers, reader: reader.clone(), contact, incoming, depot: Arc::clone(&depot) };
         let (stop, stopped) = watch::channel(None);
         let keeper = tokio::spawn(Keeper::new(raft.clone(), Arc::clone(&applied), &config).run());
         let observer = tokio::spawn(observe(raft.clone(), machine_dropped, stop));
         let changes = Changes::new(raft.clone(), Arc::clone(&applied), config.lease());
         let finisher = tokio::spawn(Arc::clone(&changes).finish_left_over());
-        let tasks = vec![keeper.abort_handle(), observer.abort_handle(), finisher.abort_handle(), eraser.abort_handle()];
+        let tasks =
+            vec![keeper.abort_handle(), observer.abort_handle(), finisher.abort_handle(), eraser.abort_handle(), tender.abort_handle()];
         raft.run();
         Ok(Self {
-            inner: Arc::new(Inner { config, raft, applied, proposer, reader, service, changes, erased, stopped, probe, tasks, data_dir }),
+            inner: Arc::new(Inner {
+                config,
+                raft,
+                applied,
+                proposer,
+                reader,
+                service,
+                changes,
+                depot,
+                erased,
+                stopped,
+                probe,
+                tasks,
+                data_dir,
+            }),
         })
     }
 
@@ -211,12 +232,38 @@ impl RaftNode {
 
     /// Has the log decide a call.
     pub async fn propose(&self, call: Call, deadline: Instant) -> Result<Decided, ProposeError> {
+        if let Some(blob) = call.command.blob() {
+            // Only a leader goes to that trouble: another would answer that it is none.
+            self.inner.raft.as_leader().map_err(crate::proposer::not_leader)?;
+            self.inner.depot.secure(blob, deadline).await?;
+        }
         self.inner.proposer.propose(call, deadline).await
     }
 
     /// A state to read, as fresh as asked for.
     pub async fn read(&self, consistency: Consistency, deadline: Instant) -> Result<ReadAt, ReadError> {
         self.inner.reader.at(consistency, deadline).await
+    }
+
+    /// The blobs of this node.
+    pub fn blobs(&self) -> &Blobs {
+        self.inner.depot.store()
+    }
+
+    /// Has this node hold a blob, whole, fetched from the others if need be; false when nobody has it.
+    pub async fn hold_blob(&self, hash: [u8; 32]) -> std::io::Result<bool> {
+        self.inner.depot.hold(hash, None).await
+    }
+
+    /// Fetches what records name and is not here.
+    pub(crate) async fn hold_named_blobs(&self) -> Result<(), StorageError> {
+        let fetched = self.inner.depot.fetch_missing().await;
+        fetched.map_err(|error| StorageError::new("cannot fetch missing blobs", error))
+    }
+
+    /// What this node has of the blobs that records name; with `read`, each is read and compared with its hash.
+    pub async fn examine_blobs(&self, read: bool) -> Result<BlobsExamined, StorageError> {
+        self.inner.depot.examine(read).await
     }
 
     /// The last applied revision, as it moves: what watchers wake up by.
@@ -471,6 +518,7 @@ struct Opened {
     log: Arc<LogStore>,
     state: Arc<StateStore>,
     snapshots: Snapshots,
+    blobs: Blobs,
 }
 
 impl Opened {
@@ -483,6 +531,7 @@ impl Opened {
             log: LogStore::open_on(Arc::clone(&config.engine), &data_dir.log_dir(), config.log)?,
             state: Arc::new(StateStore::open_on(Arc::clone(&config.engine), &data_dir.state_dir(), config.state)?),
             snapshots: Snapshots::open(&data_dir.snapshots_dir())?,
+            blobs: Blobs::open(&data_dir.blobs_dir())?,
             data_dir,
         })
     }

@@ -19,6 +19,7 @@ use quorate_proto::raft::{Header, RaftRequest, RaftResponse, SnapshotChunk};
 use serde::Serialize;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::blobs::Depot;
 use crate::form::{self, AppendReplyForm, FormError, LogIdForm, TransferForm, TransferReplyForm, VoteReplyForm, VoteRequestForm};
 use crate::machine;
 use crate::network::MESSAGE_BYTES_MAX;
@@ -35,6 +36,7 @@ pub struct RaftService {
     pub(crate) reader: Reader,
     pub(crate) contact: Arc<Contact>,
     pub(crate) incoming: Arc<Incoming>,
+    pub(crate) depot: Arc<Depot>,
 }
 
 impl RaftService {
@@ -176,6 +178,20 @@ impl raft_server::Raft for RaftService {
     async fn read_index(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
         self.admit(request.get_ref().header.as_ref())?;
         Ok(Response::new(self.reply(self.reader.index_as_leader().await)))
+    }
+
+    async fn hold_blob(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
+        let RaftRequest { header, body } = request.into_inner();
+        self.admit(header.as_ref())?;
+        let reply = self.depot.answer_hold(&body).await.map_err(Status::internal)?;
+        Ok(Response::new(self.reply(reply)))
+    }
+
+    async fn read_blob(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
+        let RaftRequest { header, body } = request.into_inner();
+        self.admit(header.as_ref())?;
+        let part = self.depot.answer_part(&body).await.map_err(Status::internal)?;
+        Ok(Response::new(RaftResponse { body: part, from_incarnation: self.peers.me.incarnation.clone() }))
     }
 
     async fn snapshot_offer(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {

@@ -4,6 +4,7 @@
 use crate::registry::Catalog;
 
 pub mod approvals;
+pub mod artefacts;
 pub mod attest;
 pub mod constraints;
 pub mod custody;
@@ -48,6 +49,9 @@ pub fn crux() -> Catalog {
         .with::<freshness::MemoryReverify>()
         .with::<memory::MemoryContradictions>()
         .with::<memory::MemoryConsolidate>()
+        .with::<artefacts::ArtefactPut>()
+        .with::<artefacts::ArtefactGet>()
+        .with::<artefacts::ArtefactList>()
         .with::<sessions::GetSession>()
         .with::<sessions::SaveSession>()
         .with::<sessions::SessionCheckpoint>()
@@ -122,6 +126,7 @@ pub fn crux() -> Catalog {
 pub mod group {
     pub const FACTS: &str = "facts";
     pub const MEMORY: &str = "memory";
+    pub const ARTEFACTS: &str = "artefacts";
     pub const DECISIONS: &str = "decisions";
     pub const CONSTRAINTS: &str = "constraints";
     pub const SESSIONS: &str = "sessions";
