@@ -110,6 +110,9 @@ pub enum Kind {
     ArtefactOrder = 187,
     ArtefactByDeadline = 188,
     ArtefactCount = 189,
+    // Records
+    SessionPlan = 190,
+    TurnUse = 191,
 }
 
 /// The tenant name under which cluster-wide state lives. It can't be a tenant: names are not empty.

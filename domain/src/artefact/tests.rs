@@ -118,3 +118,14 @@ fn what_says_nothing_or_too_much_is_refused() {
         expect![[r#""#]],
     );
 }
+
+#[test]
+fn what_the_service_parks_for_itself_is_not_listed() {
+    check(
+        "1s mara put one mime=application/x-cuecrux-internal+json
+         2s mara put two
+         3s mara list
+         3s mara get one",
+        expect![[r#""#]],
+    );
+}

@@ -54,7 +54,7 @@ pub struct FactVersions {
 impl FactVersion {
     /// The most bytes that the version can have as compact JSON with the names of this struct.
     pub fn json_bytes(&self) -> usize {
-        const NAMES: &str = r#"{"fact_id":,"value":,"version":,"supersedes":null,"superseded_by":null,"confidence":,"stored_at":"","deleted":false,"actor":,"revision":,"source_receipt":null,"forgotten_by":}"#;
+        const NAMES: &str = r#"{"fact_id":,"value":,"version":,"supersedes":null,"superseded_by":null,"confidence":,"stored_at":"","deleted":false,"actor":,"revision":,"source_receipt":null,"forgotten_by":null}"#;
         const VERSION_CONFIDENCE_INSTANT_REVISION: usize = 20 + 8 + 24 + 20;
         let links = [&self.supersedes, &self.superseded_by, &self.source_receipt, &self.forgotten_by].into_iter().flatten();
         let texts: usize = [&self.fact_id, &self.value, &self.actor].into_iter().chain(links).map(|text| json_text_bytes(text)).sum();

@@ -55,6 +55,11 @@ pub(super) fn kept_from_forgetting(entity: &str) -> Option<&'static str> {
     RESERVED.iter().map(|(prefix, _)| *prefix).chain(OPERATIONS).find(|prefix| entity.starts_with(prefix))
 }
 
+/// Whether facts of this place are not told of in what others read: private ones, and those of operations.
+pub(super) fn is_unspoken(owner: &str, entity: &str) -> bool {
+    owner != EVERYONE || OPERATIONS.iter().any(|prefix| entity.starts_with(prefix))
+}
+
 /// The owner of facts that the whole tenant sees. No passport has this name.
 pub(crate) const EVERYONE: &str = "";
 

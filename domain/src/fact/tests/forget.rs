@@ -287,12 +287,36 @@ fn the_window_ends_on_the_lease_clock_or_by_an_operator() {
     );
 }
 
-/// Every byte of the state, keys and values.
+#[test]
+fn a_forgetting_has_a_receipt_of_hashes_that_names_who_asked() {
+    let mut facts = Facts::new();
+    let stored = facts.store("mara", fact("a", "k", "one")).unwrap();
+    let forget = |reason: &str| ForgetFacts {
+        scope: scope("entity_prefix", "a"),
+        reason: reason.into(),
+        tenant_id: None,
+        token_budget: None,
+        cursor: None,
+    };
+    let refused = facts.call("jon", forget("  ")).unwrap_err();
+    assert_eq!(refused.to_string(), "`reason` must not be empty: it stands in the receipt, for who asks later");
+    let done = facts.call("jon", forget("a trial")).unwrap();
+    let proof = facts.ask("mara", GetReceipt { receipt_id: done.receipt_id.clone(), tenant_id: None }).unwrap();
+    assert_eq!((proof.signer_passport.as_deref(), &proof.faults, Some(&proof.body)), (Some("jon"), &Vec::new(), done.body.as_ref()));
+    assert_eq!(proof.body_hash, done.body_hash);
+    let body: serde_json::Value = ciborium::from_reader(proof.body.as_slice()).unwrap();
+    expect![[r#"{"facts_affected":[{"entity":"a","fact_id":"f_0","key":"k","pre_forget_value_hash_hex":"d33fb48ab5adff269ae172b29a6913ff04f6f266207a7a8e976f2ecd571d4492"}],"initiated_at":"2030-03-17T17:46:40.000Z","passport_id":"jon","reason":"a trial","receipt_id":"r_0","recovery_window_ends_at":"2030-03-24T17:46:40.000Z","schema":"cuecrux.receipt.forget.v1","scope":{"type":"entity_prefix","value":"a"},"tenant_id":"acme"}"#]]
+        .assert_eq(&body.to_string().replace(&stored.fact_id, "f_0").replace(&done.receipt_id, "r_0"));
+}
+
+/// The tables of which any byte, of keys or values, is of a text.
 fn holds(facts: &Facts, text: &str) -> Vec<&'static str> {
-    let (text, mut found) = (text.as_bytes(), Vec::new());
+    // An answer is stored as a list of numbers, each of which has a byte before it.
+    let texts = [text.as_bytes().to_vec(), text.bytes().flat_map(|byte| [0x18, byte]).collect()];
+    let mut found = Vec::new();
     for table in Table::ALL {
         let rows = facts.world.state.scan_bytes(table, &[], &[0xFF; 64], Direction::Ascending, usize::MAX).unwrap();
-        let is_in = |bytes: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+        let is_in = |bytes: &[u8]| texts.iter().any(|text| bytes.windows(text.len()).any(|window| window == text));
         if rows.iter().any(|(key, value)| is_in(key) || is_in(value)) {
             found.push(table.name());
         }
