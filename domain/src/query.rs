@@ -104,6 +104,10 @@ queries! {
     FindFeatureFiles(graph::feature::FindFeatureFiles) -> graph::feature::FeatureFilesFound,
     ListOrchestrators(orchestrator::ListOrchestrators) -> orchestrator::Orchestrators,
     GetUsage(usage::GetUsage) -> usage::Usage,
+    ListWaiters(punchcard::ListWaiters) -> punchcard::Waiters,
+    ListReceipts(receipt::ListReceipts) -> receipt::Receipts,
+    ListPassports(identity::ListPassports) -> identity::Passports,
+    ListTokens(identity::ListTokens) -> identity::Tokens,
     GetIntent(session_plan::GetIntent) -> session_plan::DeclaredIntent,
     FindReuse(graph::feature::FindReuse) -> graph::feature::ReuseFound,
 }

@@ -110,6 +110,7 @@ pub enum Kind {
     ArtefactOrder = 187,
     ArtefactByDeadline = 188,
     ArtefactCount = 189,
+    TokenByPassport = 230,
     // Records
     SessionPlan = 190,
     TurnUse = 191,
