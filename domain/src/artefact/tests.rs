@@ -87,7 +87,29 @@ fn an_artefact_is_its_owners_until_it_runs_out() {
          14s mara list
          15s mara named three
          15s mara named two",
-        expect![[r#""#]],
+        expect![[r#"
+            put one as text/plain, for a while
+            put two as image/png, for ever
+            put one as text/html, for a while
+            listed: two one
+            listed: one
+            listed: two (top_k)
+            refused: `token_budget` has no room for the next artefact, which needs 125 (-32602)
+            listed: one
+            text/plain 3 bytes by mara
+            text/html 3 bytes by jon
+            refused: artefact `two` belongs to another passport (CAPABILITY_DENIED)
+            refused: there is no artefact `one` (NOT_FOUND)
+            refused: there is no artefact `three` (NOT_FOUND)
+            refused: artefact `one` belongs to another passport (CAPABILITY_DENIED)
+            listed: two
+            tick
+            named: true
+            put one as text/css, for a while
+            listed: one two
+            named: false
+            named: true
+        "#]],
     );
 }
 
@@ -103,7 +125,17 @@ fn a_blob_is_named_until_its_last_artefact_is_gone() {
          17s mara named one
          23s mara tick
          23s mara named one",
-        expect![[r#""#]],
+        expect![[r#"
+            put one as text/plain, for a while
+            put one as text/plain, for a while
+            put one as text/plain, for a while
+            tick
+            text/plain 3 bytes by mara
+            tick
+            named: true
+            tick
+            named: false
+        "#]],
     );
 }
 
@@ -115,7 +147,13 @@ fn what_says_nothing_or_too_much_is_refused() {
          1s mara put one ttl=7776001
          1s mara list top_k=0
          1s mara list budget=0",
-        expect![[r#""#]],
+        expect![[r#"
+            refused: `content_bytes_base64` must not be empty (-32602)
+            refused: `content_bytes_base64` is 99999999 bytes long, and the limit is 16777216 bytes (-32602)
+            refused: `ttl_seconds` must be at most 7776000, or 0 for ever (-32602)
+            refused: `top_k` must be 1 to 1000 (-32602)
+            refused: `token_budget` must be at least 1 (-32602)
+        "#]],
     );
 }
 
@@ -126,6 +164,11 @@ fn what_the_service_parks_for_itself_is_not_listed() {
          2s mara put two
          3s mara list
          3s mara get one",
-        expect![[r#""#]],
+        expect![[r#"
+            put one as application/x-cuecrux-internal+json, for a while
+            put two as text/plain, for a while
+            listed: two
+            application/x-cuecrux-internal+json 3 bytes by mara
+        "#]],
     );
 }
