@@ -91,6 +91,10 @@ struct Vitals {
     clock_doubt_ms: u64,
     flushed: u64,
     flushed_ms_ago: u64,
+    /// That records name, those of them that are not here, and files that were put aside as damaged.
+    blobs: u64,
+    blobs_missing: u64,
+    blobs_damaged: u64,
     not_ready: Vec<String>,
     alarms: Vec<String>,
 }
@@ -133,8 +137,18 @@ impl Doctor {
 async fn examine(node: &NodeStatus, nodes: &Nodes) -> Option<Vitals> {
     let mut client = connect_operator(&node.grpc, nodes).await.ok()?;
     let (begin, before) = (Instant::now(), now_unix_ms());
-    let ExamineResponse { status, version, wall_unix_ms, disk_free_bytes, disk_total_bytes, flushed, flushed_ms_ago } =
-        client.examine(ExamineRequest {}).await.ok()?.into_inner();
+    let ExamineResponse {
+        status,
+        version,
+        wall_unix_ms,
+        disk_free_bytes,
+        disk_total_bytes,
+        flushed,
+        flushed_ms_ago,
+        blobs,
+        blobs_missing,
+        blobs_damaged,
+    } = client.examine(ExamineRequest {}).await.ok()?.into_inner();
     let doubt_ms = (begin.elapsed().as_millis() as u64).div_ceil(2);
     let status = status.unwrap_or_default();
     Some(Vitals {
@@ -149,6 +163,9 @@ async fn examine(node: &NodeStatus, nodes: &Nodes) -> Option<Vitals> {
         clock_doubt_ms: doubt_ms,
         flushed,
         flushed_ms_ago,
+        blobs,
+        blobs_missing,
+        blobs_damaged,
         not_ready: status.not_ready,
         alarms: status.alarms,
     })
@@ -284,6 +301,24 @@ fn of_node(patient: &Patient, vitals: &Vitals) -> Vec<Finding> {
         let text = format!("{node} last put its state on disk {} minutes ago", vitals.flushed_ms_ago / 60_000);
         findings.push(warning("snapshot_old", id, text, "A restart would replay a long log: see the node's log for why it does not flush"));
     }
+    if vitals.blobs_missing > 0 {
+        let text = format!("{node} lacks {} of {} blobs", vitals.blobs_missing, vitals.blobs);
+        findings.push(warning(
+            "blobs_missing",
+            id,
+            text,
+            "It fetches them from the others within seconds; if not, bring the missing nodes back",
+        ));
+    }
+    if vitals.blobs_damaged > 0 {
+        let text = format!("{node} has put {} damaged blobs aside", vitals.blobs_damaged);
+        findings.push(warning(
+            "blobs_damaged",
+            id,
+            text,
+            "Look at its disk; what was damaged was fetched anew, and `damaged-...` in its folder `blobs` can go",
+        ));
+    }
     findings
 }
 
@@ -359,6 +394,9 @@ mod tests {
             clock_doubt_ms: 1,
             flushed: 100,
             flushed_ms_ago: 0,
+            blobs: 3,
+            blobs_missing: 0,
+            blobs_damaged: 0,
             not_ready: Vec::new(),
             alarms: Vec::new(),
         }
@@ -411,6 +449,8 @@ mod tests {
         assert_eq!(ill(|vitals| vitals.not_ready = vec!["disk_stalled".into(), "clock_off".into()]), ["disk_stalled", "clock_offset"]);
         assert_eq!(ill(|vitals| vitals.alarms = vec!["space_alarm".into(), "disk_low".into()]), ["space_alarm", "disk_low"]);
         assert_eq!(ill(|vitals| (vitals.applied, vitals.flushed_ms_ago) = (200, 700_000)), ["snapshot_old"]);
+        assert_eq!(ill(|vitals| vitals.blobs_missing = 1), ["blobs_missing"]);
+        assert_eq!(ill(|vitals| vitals.blobs_damaged = 1), ["blobs_damaged"]);
     }
 
     #[test]

@@ -6,8 +6,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use quorate_proto::cluster::StateHashRequest;
 use quorate_proto::cluster::state_hash_response::Result as Answer;
+use quorate_proto::cluster::{StateHashRequest, StateHashed};
 use serde::Serialize;
 use serde_json::json;
 
@@ -51,13 +51,18 @@ struct Found {
     rows: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
+    /// That records name, and those of them that the node lacks or had with another hash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blobs: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blobs_bad: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
 }
 
 /// What one node answered.
 enum Said {
-    Hashed { blake3: String, rows: u64, bytes: u64 },
+    Hashed { blake3: String, rows: u64, bytes: u64, blobs: u64, blobs_bad: u64 },
     Passed,
     Unreadable(String),
     Unreachable(String),
@@ -95,7 +100,8 @@ impl Scrub {
 
     fn tell(&self, revision: u64, found: Vec<Found>) -> Result<(), Failure> {
         let is = |word: &str| found.iter().any(|node| node.state == word);
-        let code = if is("diverged") || is("unreadable") || is("undecided") {
+        let lacks_blobs = found.iter().any(|node| node.blobs_bad.is_some_and(|bad| bad > 0));
+        let code = if is("diverged") || is("unreadable") || is("undecided") || lacks_blobs {
             exit::FAILED
         } else if is("unreachable") {
             exit::UNAVAILABLE
@@ -124,7 +130,10 @@ async fn ask(node: &NodeStatus, nodes: &Nodes, revision: u64) -> Said {
         Err(failure) => return Said::Unreachable(failure.message),
     };
     match client.state_hash(StateHashRequest { revision }).await.map(|answer| answer.into_inner().result) {
-        Ok(Some(Answer::Hashed(hashed))) => Said::Hashed { blake3: hashed.blake3, rows: hashed.rows, bytes: hashed.bytes },
+        Ok(Some(Answer::Hashed(hashed))) => {
+            let StateHashed { blake3, rows, bytes, blobs, blobs_bad } = hashed;
+            Said::Hashed { blake3, rows, bytes, blobs, blobs_bad }
+        }
         Ok(Some(Answer::Passed(_))) => Said::Passed,
         Ok(Some(Answer::Unreadable(why))) => Said::Unreadable(why),
         Ok(Some(Answer::Unavailable(why))) => Said::Unreachable(why.detail),
@@ -141,15 +150,25 @@ fn judge(said: Vec<(u64, Said)>) -> Vec<Found> {
     // Of those that could be read, when that is more than half of all; two that differ can't tell who is wrong.
     let right = digests.iter().find(|digest| count(digest) == digests.len() || count(digest) * 2 > said.len()).cloned();
     let found = |(id, said)| {
-        let blank = Found { id, state: "unreachable", blake3: None, rows: None, bytes: None, detail: None };
+        let blank = Found { id, state: "unreachable", blake3: None, rows: None, bytes: None, blobs: None, blobs_bad: None, detail: None };
         match said {
-            Said::Hashed { blake3, rows, bytes } => {
+            Said::Hashed { blake3, rows, bytes, blobs, blobs_bad } => {
                 let state = match &right {
                     Some(right) if *right == blake3 => "same",
                     Some(_) => "diverged",
                     None => "undecided",
                 };
-                Found { state, blake3: Some(blake3), rows: Some(rows), bytes: Some(bytes), ..blank }
+                let detail = (blobs_bad > 0).then(|| format!("it lacks {blobs_bad} of {blobs} blobs, and fetches them from the others"));
+                Found {
+                    id,
+                    state,
+                    blake3: Some(blake3),
+                    rows: Some(rows),
+                    bytes: Some(bytes),
+                    blobs: Some(blobs),
+                    blobs_bad: Some(blobs_bad),
+                    detail,
+                }
             }
             Said::Unreadable(why) => Found { state: "unreadable", detail: Some(why), ..blank },
             Said::Unreachable(why) => Found { detail: Some(why), ..blank },
@@ -168,7 +187,7 @@ mod tests {
     }
 
     fn hashed(id: u64, digest: &str) -> (u64, Said) {
-        (id, Said::Hashed { blake3: digest.into(), rows: 1, bytes: 1 })
+        (id, Said::Hashed { blake3: digest.into(), rows: 1, bytes: 1, blobs: 0, blobs_bad: 0 })
     }
 
     #[test]

@@ -8,8 +8,9 @@ use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
-    acknowledgement, approval, attestation, client, codec, config_audit, constraint, coord, corpus, decision, execplan, fact, flag, graph,
-    handoff, identity, key_ring, notice, observation, orchestrator, passport, punchcard, repo, session, session_plan, space, usage, work,
+    acknowledgement, approval, artefact, attestation, client, codec, config_audit, constraint, coord, corpus, decision, execplan, fact, flag,
+    graph, handoff, identity, key_ring, notice, observation, orchestrator, passport, punchcard, repo, session, session_plan, space, usage,
+    work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -58,6 +59,7 @@ commands! {
     ForgetFacts(fact::ForgetFacts) -> fact::FactsForgotten,
     RecoverFacts(fact::RecoverFacts) -> fact::FactsRecovered,
     EndRecovery(fact::EndRecovery) -> fact::RecoveryEnded,
+    PutArtefact(artefact::PutArtefact) -> artefact::Artefact,
     RecordDecision(decision::RecordDecision) -> decision::DecisionRecorded,
     PunchIn(punchcard::PunchIn) -> punchcard::PunchedIn,
     PunchOut(punchcard::PunchOut) -> punchcard::Punchcard,
@@ -121,4 +123,14 @@ commands! {
     OpenPlan(session_plan::OpenPlan) -> session_plan::PlanOpened,
     AcknowledgeUse(acknowledgement::AcknowledgeUse) -> acknowledgement::UseAcknowledged,
     PassGate(execplan::PassGate) -> execplan::GatePassed,
+}
+
+impl Command {
+    /// The blob that this command names: it may only be proposed once a quorum of the nodes has it on disk.
+    pub fn blob(&self) -> Option<artefact::BlobHash> {
+        match self {
+            Command::PutArtefact(put) => artefact::blob_of(&put.artefact_id),
+            _ => None,
+        }
+    }
 }

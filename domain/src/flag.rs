@@ -66,6 +66,8 @@ pub const FORGET_RECOVERY: Definition = Definition {
     words: &[],
     about: "days for which what memory_forget took can be brought back, 1 to 3650; it holds for what is forgotten from then on",
 };
+pub const ARTEFACTS: Definition =
+    Definition { name: "CORECRUXD_FEATURE_ARTEFACTS", default: "on", words: &[], about: "artefact_put, artefact_get and artefact_list" };
 pub const STATUS_FEED: Definition = Definition { name: "CORECRUXD_FEATURE_STATUS_FEED", default: "on", words: &[], about: "status_feed" };
 pub const COORD: Definition = Definition { name: "CORECRUXD_COORD", default: "on", words: &[], about: "coord_announce and coord_status" };
 /// Off, it is as if the tool did not exist.
@@ -139,7 +141,7 @@ pub const TOOL_SURFACE: Definition = Definition {
 };
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 26] = [
+pub const ALL: [Definition; 27] = [
     PUNCHCARD,
     APPROVAL_QUEUE,
     RECEIPT_VERIFY,
@@ -148,6 +150,7 @@ pub const ALL: [Definition; 26] = [
     CONSOLIDATION,
     SCOPED_FORGET,
     FORGET_RECOVERY,
+    ARTEFACTS,
     STATUS_FEED,
     COORD,
     COORD_PRESENCE,
@@ -169,8 +172,8 @@ pub const ALL: [Definition; 26] = [
 ];
 
 /// Flags whose tools answer `CAPABILITY_DENIED` while they are off, as documented; the others answer -32030.
-pub(crate) const DENYING: [Definition; 8] =
-    [MEMORY_PANEL, FRESHNESS, CONSOLIDATION, SCOPED_FORGET, AUDIT_EXPORT, C2PA_OUTPUT, REUSE_CHECK, ENGRAMS];
+pub(crate) const DENYING: [Definition; 9] =
+    [ARTEFACTS, MEMORY_PANEL, FRESHNESS, CONSOLIDATION, SCOPED_FORGET, AUDIT_EXPORT, C2PA_OUTPUT, REUSE_CHECK, ENGRAMS];
 
 /// Flags whose tools answer -32601 while they are off, as documented.
 pub(crate) const ABSENT: [Definition; 2] = [MINT_REQUESTS, IDENTITY_CONTINUITY];

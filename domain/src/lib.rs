@@ -5,7 +5,7 @@
 //! ways in. What an entry says of itself is its [`Stamp`]; the rest is read through [`Read`] and written through [`Tx`].
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
-//! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`notice`], [`receipt`], [`observation`], [`session`], [`identity`],
+//! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`notice`], [`artefact`], [`receipt`], [`observation`], [`session`], [`identity`],
 //! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`], [`session_plan`],
 //! [`acknowledgement`], [`repo`], [`corpus`]. [`command`] and [`query`] are the two lists that everything else in the product goes
 //! through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state, [`space`] what goes on when disks are
@@ -14,6 +14,7 @@
 pub mod acknowledgement;
 pub(crate) mod action;
 pub mod approval;
+pub mod artefact;
 pub mod attestation;
 pub mod client;
 pub mod command;

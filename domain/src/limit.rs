@@ -99,6 +99,11 @@ pub const SWEEP_PER_ENTRY: usize = 100;
 pub const FORGET_FACTS_MAX: usize = if cfg!(test) { 4 } else { 1_000 };
 pub const FORGET_SCAN_ROWS_MAX: usize = if cfg!(test) { 8 } else { 5_000 };
 pub const FORGET_SCAN_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// A parked output, and how many of them a passport has.
+pub const ARTEFACT_BYTES_MAX: u64 = 16 * 1024 * 1024;
+pub const ARTEFACTS_MAX: u64 = 10_000;
+/// 90 days.
+pub const ARTEFACT_TTL_S_MAX: u64 = 7_776_000;
 /// Keys that a cluster may ever sign receipts with.
 pub const RECEIPT_KEYS_MAX: usize = 100;
 /// Observations of one call.

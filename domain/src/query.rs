@@ -7,7 +7,7 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
-    approval, client, codec, config_audit, constraint, coord, corpus, fact, flag, graph, identity, key_ring, notice, observation,
+    approval, artefact, client, codec, config_audit, constraint, coord, corpus, fact, flag, graph, identity, key_ring, notice, observation,
     orchestrator, punchcard, receipt, repo, session, session_plan, usage, work,
 };
 
@@ -61,6 +61,8 @@ queries! {
     FindContradictions(fact::FindContradictions) -> fact::Contradictions,
     FindForgettable(fact::FindForgettable) -> fact::ForgettableFacts,
     GetErasure(fact::GetErasure) -> fact::ErasureState,
+    GetArtefact(artefact::GetArtefact) -> artefact::Artefact,
+    ListArtefacts(artefact::ListArtefacts) -> artefact::Artefacts,
     CheckPunchcard(punchcard::CheckPunchcard) -> punchcard::PunchcardChecked,
     ListPunchcards(punchcard::ListPunchcards) -> punchcard::Punchcards,
     GetTicket(punchcard::GetTicket) -> punchcard::PunchedIn,

@@ -115,6 +115,13 @@ pub enum Kind {
     ForgottenFact = 181,
     ForgettingByDeadline = 182,
     ErasureDue = 183,
+    // Artefacts, and which blobs are named
+    BlobNamed = 184,
+    Artefact = 185,
+    ArtefactByBlob = 186,
+    ArtefactOrder = 187,
+    ArtefactByDeadline = 188,
+    ArtefactCount = 189,
     TokenByPassport = 230,
     // Records
     SessionPlan = 190,

@@ -80,6 +80,9 @@ pub enum Refusal {
     /// A fact that must not be retired, and why.
     #[error("fact `{id}` is protected: {reason}", id = shown(id))]
     Protected { id: String, reason: String },
+    /// It is there, and another passport's.
+    #[error("{what} `{id}` belongs to another passport", id = shown(id))]
+    Foreign { what: String, id: String },
     /// A feature is switched off by its flag.
     #[error("{what} is switched off by the flag `{flag}`")]
     FeatureOff { what: String, flag: String },
@@ -154,7 +157,7 @@ impl Refusal {
             Refusal::RequestConflict { .. } => "IDEMPOTENCY_CONFLICT",
             Refusal::RequestTooOld { .. } => "REQUEST_TOO_OLD",
             Refusal::Full { .. } => "FULL",
-            Refusal::Protected { .. } => "CAPABILITY_DENIED",
+            Refusal::Protected { .. } | Refusal::Foreign { .. } => "CAPABILITY_DENIED",
             Refusal::FeatureOff { flag, .. } if flag::DENYING.iter().any(|denying| denying.name == flag) => "CAPABILITY_DENIED",
             Refusal::FeatureOff { flag, .. } if flag::ABSENT.iter().any(|absent| absent.name == flag) => "-32601",
             Refusal::FeatureOff { .. } => "-32030",
@@ -180,6 +183,7 @@ impl Refusal {
             | Refusal::RequestConflict { .. }
             | Refusal::RequestTooOld { .. }
             | Refusal::Protected { .. }
+            | Refusal::Foreign { .. }
             | Refusal::FeatureOff { .. }
             | Refusal::AlreadyPending { .. }
             | Refusal::Spent { .. } => false,
@@ -220,6 +224,7 @@ impl Refusal {
             Refusal::RequestTooOld { .. } => "Look whether the effect is there, then call again with a new `idempotency_key`.".into(),
             Refusal::Full { retry_after_ms, .. } => format!("Call again in {retry_after_ms} ms."),
             Refusal::Protected { .. } => "Leave it out, or store a new version with `store_fact` if you mean to replace it.".into(),
+            Refusal::Foreign { .. } => "Ask its owner to hand it to you.".into(),
             Refusal::FeatureOff { flag, .. } => format!("An operator can switch it on with `{flag}`."),
             Refusal::AlreadyPending { .. } => "Wait for its decision, or ask an operator for it.".into(),
             Refusal::Spent { .. } => "Ask for a new one.".into(),

@@ -213,7 +213,7 @@ impl CallError {
                 Refusal::Deadlock { .. } => 409,
                 Refusal::Held { .. } | Refusal::StaleToken { .. } | Refusal::AlreadyDecided { .. } | Refusal::RequestTooOld { .. } => 409,
                 Refusal::AlreadyPending { .. } => 409,
-                Refusal::Denied { .. } | Refusal::Revoked { .. } | Refusal::Protected { .. } => 403,
+                Refusal::Denied { .. } | Refusal::Revoked { .. } | Refusal::Protected { .. } | Refusal::Foreign { .. } => 403,
                 Refusal::Expired { .. } | Refusal::Spent { .. } => 410,
                 Refusal::Changed { .. } => 412,
                 Refusal::RequestConflict { .. } => 422,

@@ -279,6 +279,53 @@ impl Cluster {
         }
     }
 
+    /// Brings a blob to a node, the leader if one is known: the command that names it brings it to the others.
+    pub async fn put_blob(&self, hash: [u8; 32], bytes: Vec<u8>, deadline: Instant) -> Result<(), CallError> {
+        let bytes = bytes::Bytes::from(bytes);
+        let mut detail = String::from("no node answered");
+        while Instant::now() < deadline {
+            for node in self.shared.leader().into_iter().chain(self.shared.readers()) {
+                let parts: Vec<_> =
+                    (0..bytes.len()).step_by(BLOB_PART_BYTES).map(|at| bytes.slice(at..bytes.len().min(at + BLOB_PART_BYTES))).collect();
+                let chunks = futures::stream::iter(parts.into_iter().map(|data| wire::BlobChunk { data }));
+                let mut client = node.client.clone();
+                let left = deadline.saturating_duration_since(Instant::now());
+                match timeout(left.min(BLOB_ATTEMPT), client.put_blob(chunks)).await {
+                    Ok(Ok(put)) if put.get_ref().hash[..] == hash[..] => return Ok(()),
+                    Ok(Ok(_)) => detail = format!("{} took something else in", node.address),
+                    Ok(Err(status)) => detail = format!("{}: {}", node.address, status.message()),
+                    Err(_) => detail = format!("{} did not answer", node.address),
+                }
+            }
+            tokio::time::sleep(BACKOFF_MIN).await;
+        }
+        Err(CallError::NoLeader { detail, retry_after_ms: 1_000 })
+    }
+
+    /// A part of a blob, from whichever node has it.
+    pub async fn get_blob(&self, hash: [u8; 32], offset: u64, size_bytes: u64, deadline: Instant) -> Result<Vec<u8>, CallError> {
+        let mut detail = String::from("no node answered");
+        for node in self.shared.readers() {
+            let request = wire::GetBlobRequest { hash: hash.to_vec().into(), offset, size_bytes };
+            let read = async {
+                let mut chunks = node.client.clone().get_blob(request).await?.into_inner();
+                let mut bytes = Vec::new();
+                while let Some(chunk) = chunks.message().await? {
+                    bytes.extend_from_slice(&chunk.data);
+                }
+                Ok::<_, Status>(bytes)
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            match timeout(left.min(BLOB_ATTEMPT), read).await {
+                Ok(Ok(bytes)) if bytes.len() as u64 == size_bytes => return Ok(bytes),
+                Ok(Ok(bytes)) => detail = format!("{} sent {} bytes of {size_bytes}", node.address, bytes.len()),
+                Ok(Err(status)) => detail = format!("{}: {}", node.address, status.message()),
+                Err(_) => detail = format!("{} did not answer", node.address),
+            }
+        }
+        Err(CallError::Unreadable { detail, retry_after_ms: 1_000 })
+    }
+
     /// Opens a stream of the caller's change events, on some node that answers.
     pub async fn watch(&self, caller: &Principal, since: Revision) -> Option<tonic::Streaming<wire::WatchResponse>> {
         let request = wire::WatchRequest { caller: Some(on_wire(caller)), since_revision: since.0 };

@@ -43,9 +43,10 @@ impl OperatorService {
         Self { raft, signer, scans: Arc::new(Semaphore::new(1)) }
     }
 
-    fn look(&self) -> wire::ExamineResponse {
+    async fn look(&self) -> Result<wire::ExamineResponse, Status> {
+        let blobs = self.raft.examine_blobs(false).await.map_err(|error| fault(&error))?;
         let status = self.raft.status();
-        wire::ExamineResponse {
+        Ok(wire::ExamineResponse {
             disk_free_bytes: status.disk_free_bytes,
             disk_total_bytes: status.disk_total_bytes,
             status: Some(status),
@@ -53,7 +54,10 @@ impl OperatorService {
             wall_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
             flushed: self.raft.flushed().0,
             flushed_ms_ago: self.raft.flushed_ago().as_millis() as u64,
-        }
+            blobs: blobs.named,
+            blobs_missing: blobs.missing,
+            blobs_damaged: blobs.damaged,
+        })
     }
 }
 
@@ -92,7 +96,16 @@ impl Operator for OperatorService {
             .try_acquire_owned()
             .map_err(|_| Status::resource_exhausted("a backup or a scrub runs on this node already; ask later"))?;
         let result = match self.raft.digest_at(revision, Instant::now() + PINNED_WITHIN).await {
-            Ok(Some(digest)) => Answer::Hashed(wire::StateHashed { blake3: digest.blake3, rows: digest.rows, bytes: digest.bytes }),
+            Ok(Some(digest)) => match self.raft.examine_blobs(true).await {
+                Ok(blobs) => Answer::Hashed(wire::StateHashed {
+                    blake3: digest.blake3,
+                    rows: digest.rows,
+                    bytes: digest.bytes,
+                    blobs: blobs.named,
+                    blobs_bad: blobs.missing,
+                }),
+                Err(error) => Answer::Unreadable(chain(&error)),
+            },
             Ok(None) => Answer::Passed(*self.raft.applied().borrow()),
             Err(ReadError::Unavailable(unavailable)) => Answer::Unavailable(unavailable.into()),
             Err(ReadError::Storage(error)) => {
@@ -123,6 +136,6 @@ impl Operator for OperatorService {
     }
 
     async fn examine(&self, _: Request<wire::ExamineRequest>) -> Result<Response<wire::ExamineResponse>, Status> {
-        Ok(Response::new(self.look()))
+        Ok(Response::new(self.look().await?))
     }
 }

@@ -11,16 +11,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::Stream;
+use quorate_domain::limit::ARTEFACT_BYTES_MAX;
 use quorate_domain::machine::Call;
 use quorate_domain::record::CLUSTER;
 use quorate_domain::{Command, Principal, Query, Refusal, RequestId, Revision, Tier, UnixMs, codec, event};
 use quorate_proof::Signer;
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_server::Cluster;
-use quorate_raft::{Address, Change, Consistency, MembershipError, Outcome, ProposeError, RaftNode, ReadError, blocking};
+use quorate_raft::{Address, BLOB_PART_BYTES, Change, Consistency, MembershipError, Outcome, ProposeError, RaftNode, ReadError, blocking};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::audit::{Act, End};
 use crate::guard;
@@ -171,6 +172,47 @@ impl Cluster for ClusterService {
         Ok(Response::new(wire::ReadResponse { result: Some(result) }))
     }
 
+    async fn put_blob(&self, request: Request<Streaming<wire::BlobChunk>>) -> Result<Response<wire::PutBlobResponse>, Status> {
+        let mut chunks = request.into_inner();
+        let store = self.raft.blobs().clone();
+        let mut incoming = storage(blocking(move || store.begin()).await)?;
+        while let Some(chunk) = chunks.message().await? {
+            if incoming.size_bytes() + chunk.data.len() as u64 > ARTEFACT_BYTES_MAX {
+                return Err(Status::invalid_argument(format!("a blob has at most {ARTEFACT_BYTES_MAX} bytes")));
+            }
+            incoming = storage(blocking(move || incoming.write(&chunk.data).map(|()| incoming)).await)?;
+        }
+        let size_bytes = incoming.size_bytes();
+        let hash = storage(blocking(move || incoming.finish(None)).await)?;
+        let hash = hash.ok_or_else(|| Status::internal("a blob without a hash"))?;
+        Ok(Response::new(wire::PutBlobResponse { hash: hash.to_vec().into(), size_bytes }))
+    }
+
+    type GetBlobStream = Pin<Box<dyn Stream<Item = Result<wire::BlobChunk, Status>> + Send>>;
+
+    async fn get_blob(&self, request: Request<wire::GetBlobRequest>) -> Result<Response<Self::GetBlobStream>, Status> {
+        let wire::GetBlobRequest { hash, offset, size_bytes } = request.into_inner();
+        let hash: [u8; 32] = hash[..].try_into().map_err(|_| Status::invalid_argument("a hash has 32 bytes"))?;
+        let is_here = self.raft.hold_blob(hash).await.map_err(|error| {
+            tracing::error!(%error, "cannot look for a blob");
+            Status::internal("this node's storage failed")
+        })?;
+        if !is_here {
+            return Err(Status::not_found("no node that answers has the blob"));
+        }
+        let store = self.raft.blobs().clone();
+        let chunks = futures::stream::try_unfold((store, offset, size_bytes), move |(store, at, left)| async move {
+            if left == 0 {
+                return Ok(None);
+            }
+            let part = usize::try_from(left).unwrap_or(usize::MAX).min(BLOB_PART_BYTES);
+            let (data, store) = storage(blocking(move || store.read(&hash, at, part).map(|data| (data, store))).await)?;
+            let read = data.len() as u64;
+            Ok((read > 0).then(|| (wire::BlobChunk { data: data.into() }, (store, at + read, left.saturating_sub(read)))))
+        });
+        Ok(Response::new(Box::pin(chunks)))
+    }
+
     type WatchStream = Pin<Box<dyn Stream<Item = Result<wire::WatchResponse, Status>> + Send>>;
 
     async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
@@ -306,6 +348,11 @@ impl ClusterService {
 pub(crate) fn fault(error: &quorate_domain::StorageError) -> Status {
     tracing::error!(error = error as &dyn std::error::Error, "storage failed while serving");
     Status::internal("this node's storage failed")
+}
+
+/// What a blocking thread did on the disk.
+fn storage<T>(done: std::io::Result<Result<T, quorate_domain::StorageError>>) -> Result<T, Status> {
+    done.map_err(|error| Status::internal(error.to_string()))?.map_err(|error| fault(&error))
 }
 
 fn serve(signer: &Signer, query: Query, caller: Principal, at: quorate_raft::ReadAt) -> Result<wire::Served, quorate_domain::StorageError> {

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use quorate_domain::Read;
+use quorate_domain::artefact::blobs_named;
+use quorate_storage::Blobs;
 pub use quorate_storage::archive::{ArchiveError, Draft, Reader, Writer, hash};
 pub use quorate_storage::{FileEntry, Manifest as Contents, Snapshot, StorageError, TransferError};
 use quorate_storage::{Receiver, Snapshots};
@@ -75,13 +78,46 @@ impl RaftNode {
         if !stale {
             self.read(Consistency::Linearizable, deadline).await?;
         }
-        let (state, snapshots) = (Arc::clone(self.state()), self.snapshots().clone());
+        let (state, snapshots, blobs) = (Arc::clone(self.state()), self.snapshots().clone(), self.blobs().clone());
+        if !stale {
+            self.hold_named_blobs().await.map_err(ReadError::Storage)?;
+        }
+        let state_again = Arc::clone(&state);
         let id = format!("backup-{}", self.wall_now().0);
-        let build = move || snapshots.build(&state, &id, Bytes::new()).map(|snapshot| Checkpoint { snapshot, _space: Space(snapshots) });
+        // What is named after the checkpoint goes along too, which does no harm; what was named before it is still here.
+        let carry = move |dir: &Path| carry_named(&*state_again, &blobs, dir, stale);
+        let build = move || {
+            snapshots.build_beside(&state, &id, Bytes::new(), carry).map(|snapshot| Checkpoint { snapshot, _space: Space(snapshots) })
+        };
         let built = blocking(build).await.map_err(|error| StorageError::new("the checkpoint did not end", error));
         built.and_then(|built| built).map_err(ReadError::Storage)
     }
 }
+
+/// Puts the blobs that records name among the files of a checkpoint.
+pub(crate) fn carry_named(state: &impl Read, blobs: &Blobs, dir: &Path, stale: bool) -> Result<(), StorageError> {
+    let (mut from, mut last) = (None, None);
+    loop {
+        let (hashes, next) = blobs_named(state, from.as_deref(), NAMES_PER_PAGE)?;
+        for hash in hashes {
+            // Those that several tenants name follow each other.
+            if last.replace(hash) == Some(hash) {
+                continue;
+            }
+            match blobs.size(&hash)? {
+                Some(_) => blobs.carry(&hash, dir)?,
+                None if stale => tracing::warn!(blob = hex::encode(hash), "a backup without a quorum lacks a blob that this node lacks"),
+                None => return Err(StorageError::corrupt(format!("the blob {} is named and on no node that answers", hex::encode(hash)))),
+            }
+        }
+        match next {
+            Some(next) => from = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
+
+const NAMES_PER_PAGE: usize = 256;
 
 impl Checkpoint {
     pub fn snapshot(&self) -> &Snapshot {

@@ -88,6 +88,13 @@ pub struct Config {
     /// How long the transfer of a snapshot may go without progress. Default 60,000. Too low, and a slow receiver never gets one.
     pub snapshot_stall_ms: u64,
 
+    /// How long a blob stays that no record names: whoever put it may still be about to name it. Default 24 hours. Too low, and a
+    /// command that was proposed before a long outage names what is gone; too high, and what nobody wanted takes space.
+    pub blob_idle_ms: u64,
+    /// How often missing blobs are fetched and unnamed ones removed. Default 10,000. Too low, and an idle node keeps its disk busy;
+    /// too high, and a node that was away lacks blobs for long.
+    pub blob_tend_ms: u64,
+
     pub log: LogOptions,
     pub state: StateOptions,
 }
@@ -146,6 +153,8 @@ impl Config {
             clock_offset_ms_max: 5_000,
             compare_ms: 1_000,
             snapshot_stall_ms: 60_000,
+            blob_idle_ms: 24 * 60 * 60 * 1_000,
+            blob_tend_ms: 10_000,
             log: LogOptions::default(),
             state: StateOptions::default(),
         }

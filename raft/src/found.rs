@@ -15,9 +15,11 @@ use quorate_domain::overlay::Writes;
 use quorate_domain::{Revision, UnixMs, codec};
 use quorate_storage::log::Done;
 use quorate_storage::{
-    Claim, DataDir, Identity, IdentityError, LogOptions, LogStore, Snapshot, Snapshots, StateOptions, StateStore, StorageError, durable,
+    Blobs, Claim, DataDir, Identity, IdentityError, LogOptions, LogStore, Snapshot, Snapshots, StateOptions, StateStore, StorageError,
+    durable,
 };
 
+use crate::backup::carry_named;
 use crate::clock::SystemClock;
 use crate::form::{AppliedForm, FormError, LogIdForm, MembershipForm, VoteForm};
 use crate::machine::Applied;
@@ -70,11 +72,13 @@ pub fn found(plan: &Plan, snapshot: &Snapshot) -> Result<Begun, FoundError> {
         state.flush()?;
         (begun, at)
     };
+    Blobs::open(&dir.blobs_dir())?.import(snapshot)?;
     plan.begin_log(&dir, first, at)?;
     for other in others {
         let of_other = plan.claim(other)?;
         // A copy for each: they may be taken to machines of their own, and damage to one must not be in all.
         durable::copy_dir(&dir.state_dir(), &of_other.state_dir())?;
+        Blobs::open(&of_other.blobs_dir())?.import(snapshot)?;
         plan.begin_log(&of_other, other, at)?;
     }
     Ok(begun)
@@ -154,5 +158,6 @@ pub fn recover(dir: &Path, scratch: &Path) -> Result<Snapshot, FoundError> {
     let applied = Applied::open(Arc::clone(&state), Arc::clone(&log), snapshots.clone(), Arc::new(SystemClock), Bytes::new())?;
     applied.replay()?;
     log.close();
-    Ok(snapshots.build(&state, "survivor", Bytes::new())?)
+    let blobs = Blobs::open(&held.blobs_dir())?;
+    Ok(snapshots.build_beside(&state, "survivor", Bytes::new(), |dir| carry_named(&*state, &blobs, dir, true))?)
 }

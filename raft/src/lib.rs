@@ -9,7 +9,7 @@
 //! Reading order:
 //! * [`types`] and [`form`]: what openraft calls by which type, and how it is written.
 //! * [`log`], [`machine`] and [`keeper`]: what is on disk, and what may go from it; [`eraser`]: what must go.
-//! * [`peers`], [`network`], [`server`] and [`transfer`]: between nodes.
+//! * [`peers`], [`network`], [`server`], [`transfer`] and [`blobs`]: between nodes.
 //! * [`clock`], [`proposer`] and [`read`]: from calls to entries, and from states to answers.
 //! * [`fitness`], [`warden`] and [`office`]: which nodes are fit to lead, and how one that is not hands over.
 //! * [`compare`] and [`quarantine`]: states that differ or are damaged, found and rebuilt.
@@ -18,6 +18,7 @@
 //! * [`config`] and [`node`]: all of it, started and stopped. [`blocking`] is how anything waits for a disk.
 
 pub mod backup;
+mod blobs;
 pub mod blocking;
 pub mod clock;
 mod compare;
@@ -44,6 +45,7 @@ mod types;
 pub mod unavailable;
 mod warden;
 
+pub use blobs::{BlobsExamined, PART_BYTES as BLOB_PART_BYTES};
 pub use blocking::blocking;
 pub use clock::Clock;
 pub use config::{Config, SpaceMarks};

@@ -11,10 +11,13 @@ use openraft::errors::{InitializeError, RaftError};
 use quorate_domain::machine::{Call, Clock, Decided};
 use quorate_domain::{Revision, UnixMs, codec, space};
 use quorate_proto::cluster;
-use quorate_storage::{Claim, DataDir, FsyncProbe, IdentityError, LogStore, Snapshots, StateDigest, StateStore, StorageError, probe_fsync};
+use quorate_storage::{
+    Blobs, Claim, DataDir, FsyncProbe, IdentityError, LogStore, Snapshots, StateDigest, StateStore, StorageError, probe_fsync,
+};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
+use crate::blobs::{BlobsExamined, Depot};
 use crate::blocking::blocking;
 use crate::compare::Comparer;
 use crate::config::Config;
@@ -112,6 +115,7 @@ struct Inner {
     fitness: Arc<Fitness>,
     office: Office,
     quarantine: Arc<Quarantine>,
+    depot: Arc<Depot>,
     erased: watch::Receiver<Option<Erased>>,
     stopped: watch::Receiver<Option<String>>,
     probe: Option<FsyncProbe>,
@@ -137,7 +141,7 @@ impl RaftNode {
             let config = config.clone();
             blocking(move || Opened::open(&config)).await??
         };
-        let Opened { data_dir, probe, log, snapshots } = opened;
+        let Opened { data_dir, probe, log, snapshots, blobs } = opened;
         if let Some(probe) = probe {
             config.adapt(probe.p99_us);
         }
@@ -196,12 +200,14 @@ impl RaftNode {
         fitness.observe(raft.metrics());
 
         let contact = Arc::<Contact>::default();
+        let depot = Arc::new(Depot::new(blobs, raft.clone(), Arc::clone(&links), Arc::clone(&applied), &config));
         let reader =
             Reader::start(raft.clone(), Arc::clone(&applied), Arc::clone(&links), Arc::clone(&contact), Arc::clone(&quarantine), &config);
         let proposer = Proposer::start(raft.clone(), Arc::clone(&applied), Arc::clone(&fitness), &config);
         let incoming = Arc::new(Incoming::new(snapshots, origin));
         let (eraser, erased) = Eraser::open(raft.clone(), Arc::clone(&applied), Arc::clone(&incoming), data_dir.path())?;
         let eraser = tokio::spawn(eraser.run());
+        let tender = tokio::spawn(Arc::clone(&depot).tend());
         let service = RaftService {
             raft: raft.clone(),
             peers,
@@ -211,6 +217,7 @@ impl RaftNode {
             reader: reader.clone(),
             contact,
             incoming,
+            depot: Arc::clone(&depot),
         };
         let keeper = tokio::spawn(Keeper::new(raft.clone(), Arc::clone(&applied), Arc::clone(&fitness), &config).run());
         let observer = tokio::spawn(observe(raft.clone(), machine_dropped, Arc::clone(&applied), Arc::clone(&quarantine)));
@@ -229,7 +236,7 @@ impl RaftNode {
         );
         let warden = tokio::spawn(warden.run());
         let office = office();
-        let mut tasks = vec![keeper, observer, finisher, eraser, measurer, warden];
+        let mut tasks = vec![keeper, observer, finisher, eraser, tender, measurer, warden];
         if config.compare_ms > 0 {
             let comparer = Comparer {
                 raft: raft.clone(),
@@ -256,6 +263,8 @@ impl RaftNode {
                 fitness,
                 office,
                 quarantine,
+                depot,
+                erased,
                 stopped,
                 probe,
                 tasks,
@@ -285,12 +294,38 @@ impl RaftNode {
 
     /// Has the log decide a call.
     pub async fn propose(&self, call: Call, deadline: Instant) -> Result<Decided, ProposeError> {
+        if let Some(blob) = call.command.blob() {
+            // Only a leader goes to that trouble: another would answer that it is none.
+            self.inner.raft.as_leader().map_err(crate::proposer::not_leader)?;
+            self.inner.depot.secure(blob, deadline).await?;
+        }
         self.inner.proposer.propose(call, deadline).await
     }
 
     /// A state to read, as fresh as asked for.
     pub async fn read(&self, consistency: Consistency, deadline: Instant) -> Result<ReadAt, ReadError> {
         self.inner.reader.at(consistency, deadline).await
+    }
+
+    /// The blobs of this node.
+    pub fn blobs(&self) -> &Blobs {
+        self.inner.depot.store()
+    }
+
+    /// Has this node hold a blob, whole, fetched from the others if need be; false when nobody has it.
+    pub async fn hold_blob(&self, hash: [u8; 32]) -> std::io::Result<bool> {
+        self.inner.depot.hold(hash, None).await
+    }
+
+    /// Fetches what records name and is not here.
+    pub(crate) async fn hold_named_blobs(&self) -> Result<(), StorageError> {
+        let fetched = self.inner.depot.fetch_missing().await;
+        fetched.map_err(|error| StorageError::new("cannot fetch missing blobs", error))
+    }
+
+    /// What this node has of the blobs that records name; with `read`, each is read and compared with its hash.
+    pub async fn examine_blobs(&self, read: bool) -> Result<BlobsExamined, StorageError> {
+        self.inner.depot.examine(read).await
     }
 
     /// The last applied revision, as it moves: what watchers wake up by.
@@ -535,6 +570,7 @@ struct Opened {
     probe: Option<FsyncProbe>,
     log: Arc<LogStore>,
     snapshots: Snapshots,
+    blobs: Blobs,
 }
 
 impl Opened {
@@ -550,7 +586,8 @@ impl Opened {
             // What is left of it is not to be trusted, nor repaired: it may have been a vote.
             if quarantine::is_damage(&text) { StartError::LogDamaged(text) } else { StorageError::corrupt(text).into() }
         })?;
-        Ok(Self { probe, log, snapshots: Snapshots::open(&data_dir.snapshots_dir())?, data_dir })
+        let (snapshots, blobs) = (Snapshots::open(&data_dir.snapshots_dir())?, Blobs::open(&data_dir.blobs_dir())?);
+        Ok(Self { probe, log, snapshots, blobs, data_dir })
     }
 }
 

@@ -23,6 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::compare::{self, PartForm, VerdictForm};
 use crate::fitness::{Fitness, Space};
+use crate::blobs::Depot;
 use crate::form::{self, AppendReplyForm, FormError, LogIdForm, TransferForm, TransferReplyForm, VoteReplyForm, VoteRequestForm};
 use crate::machine::{self, Applied};
 use crate::network::MESSAGE_BYTES_MAX;
@@ -43,6 +44,7 @@ pub struct RaftService {
     pub(crate) reader: Reader,
     pub(crate) contact: Arc<Contact>,
     pub(crate) incoming: Arc<Incoming>,
+    pub(crate) depot: Arc<Depot>,
 }
 
 impl RaftService {
@@ -227,6 +229,20 @@ impl raft_server::Raft for RaftService {
         let verdict: VerdictForm = form::decode(&body).map_err(garbled)?;
         self.quarantine.enter(Reason { damaged: Damaged::State, text: verdict.text });
         Ok(Response::new(self.reply_bytes(Vec::new())))
+    }
+
+    async fn hold_blob(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
+        let RaftRequest { header, body } = request.into_inner();
+        self.admit(header.as_ref())?;
+        let reply = self.depot.answer_hold(&body).await.map_err(Status::internal)?;
+        Ok(Response::new(self.reply(reply)))
+    }
+
+    async fn read_blob(&self, request: Request<RaftRequest>) -> Result<Response<RaftResponse>, Status> {
+        let RaftRequest { header, body } = request.into_inner();
+        self.admit(header.as_ref())?;
+        let part = self.depot.answer_part(&body).await.map_err(Status::internal)?;
+        Ok(Response::new(self.reply_bytes(part)))
     }
 
     type FetchStateStream = ReceiverStream<Result<SnapshotChunk, Status>>;

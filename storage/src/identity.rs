@@ -104,6 +104,11 @@ impl DataDir {
         self.path.join("state")
     }
 
+    /// Where blobs lie. On the file system of the snapshots, so that they can share files.
+    pub fn blobs_dir(&self) -> PathBuf {
+        self.path.join("blobs")
+    }
+
     /// Where snapshots lie. On the file system of the state, so that they can share files.
     pub fn snapshots_dir(&self) -> PathBuf {
         self.path.join("snapshots")

@@ -12,10 +12,12 @@
 //! * [`snapshot`]: the state as a directory of files that can be sent, resumed, checked and installed.
 //! * [`engine`]: what log and state need of the database under them, and `rocks`, which is RocksDB.
 //! * [`histogram`]: what is counted along the way.
+//! * [`blobs`]: bytes by their hash, beside the log.
 //! * [`archive`]: many files in one that leaves the cluster.
 //! * [`durable`]: files that are there whole or not at all.
 
 pub mod archive;
+pub mod blobs;
 pub mod durable;
 pub mod engine;
 pub mod histogram;
@@ -28,6 +30,7 @@ pub mod space;
 pub mod state;
 mod wal;
 
+pub use blobs::Blobs;
 pub use engine::Engine;
 pub use identity::{Claim, DataDir, Identity, IdentityError};
 pub use log::{LogMeter, LogOptions, LogStats, LogStore};

@@ -149,10 +149,22 @@ impl Snapshots {
     /// Builds a snapshot of the state as it is now. Commits go on meanwhile: which of them are in it says
     /// `manifest().applied`. Reads every file once, for its hash: for a blocking thread.
     pub fn build(&self, state: &StateStore, id: &str, meta: Bytes) -> Result<Snapshot, StorageError> {
+        self.build_beside(state, id, meta, |_| Ok(()))
+    }
+
+    /// The same with more files, which `add` puts into the folder: blobs of a backup. Installing leaves them alone.
+    pub fn build_beside(
+        &self,
+        state: &StateStore,
+        id: &str,
+        meta: Bytes,
+        add: impl FnOnce(&Path) -> Result<(), StorageError>,
+    ) -> Result<Snapshot, StorageError> {
         check_name(id).map_err(|error| StorageError::new("cannot build a snapshot", error))?;
         let dir = self.root.join(format!("{BUILDING}{id}"));
         remove_if_there(&dir)?;
         let applied = state.checkpoint(&dir)?;
+        add(&dir)?;
         let mut files = Vec::new();
         for name in durable::names(&dir)? {
             let path = dir.join(&name);

@@ -18,6 +18,7 @@ use quorate_domain::overlay::Writes;
 use quorate_domain::tx::{Direction, Row};
 use quorate_domain::{Read, StorageError, Table};
 
+use crate::blobs::IN_SNAPSHOT;
 use crate::durable::{self, at};
 use crate::engine::{Database, Engine, Reads};
 use crate::rocks::Rocks;
@@ -186,7 +187,7 @@ impl StateStore {
         remove_if_there(&dir)?;
         durable::create_dir(&dir)?;
         after("directory created");
-        for file in &snapshot.manifest().files {
+        for file in snapshot.manifest().files.iter().filter(|file| !file.name.starts_with(IN_SNAPSHOT)) {
             bring_in(&snapshot.dir().join(&file.name), &dir.join(&file.name))?;
             after("one more file");
         }

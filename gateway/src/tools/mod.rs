@@ -5,6 +5,7 @@ use crate::registry::Catalog;
 
 pub mod acknowledge;
 pub mod approvals;
+pub mod artefacts;
 pub mod attest;
 pub mod autonomy;
 pub mod bootstrap;
@@ -68,6 +69,9 @@ pub fn crux() -> Catalog {
         .with::<freshness::MemoryReverify>()
         .with::<memory::MemoryContradictions>()
         .with::<memory::MemoryConsolidate>()
+        .with::<artefacts::ArtefactPut>()
+        .with::<artefacts::ArtefactGet>()
+        .with::<artefacts::ArtefactList>()
         .with::<sessions::GetSession>()
         .with::<sessions::SaveSession>()
         .with::<sessions::SessionCheckpoint>()
@@ -155,6 +159,7 @@ pub fn crux() -> Catalog {
 pub mod group {
     pub const FACTS: &str = "facts";
     pub const MEMORY: &str = "memory";
+    pub const ARTEFACTS: &str = "artefacts";
     pub const DECISIONS: &str = "decisions";
     pub const CONSTRAINTS: &str = "constraints";
     pub const SESSIONS: &str = "sessions";

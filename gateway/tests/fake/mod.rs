@@ -16,7 +16,7 @@ use quorate_proof::Signer;
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_server::{Cluster, ClusterServer};
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 /// What a node does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,7 @@ struct World {
     queries: Vec<&'static str>,
     /// Events up to here are gone.
     forgotten: u64,
+    blobs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 /// The cluster.
@@ -83,6 +84,7 @@ impl Fake {
             reads: Vec::new(),
             queries: Vec::new(),
             forgotten: 0,
+            blobs: BTreeMap::new(),
         };
         let signer = Signer::from_hex(RECEIPT_KEY_HEX, "fake").unwrap();
         let fake = Self { world: Arc::new(Mutex::new(world)), signer: Arc::new(signer) };
@@ -217,6 +219,26 @@ impl Node {
 
 #[tonic::async_trait]
 impl Cluster for Node {
+    async fn put_blob(&self, request: Request<Streaming<wire::BlobChunk>>) -> Result<Response<wire::PutBlobResponse>, Status> {
+        let (mut chunks, mut bytes) = (request.into_inner(), Vec::new());
+        while let Some(chunk) = chunks.message().await? {
+            bytes.extend_from_slice(&chunk.data);
+        }
+        let (hash, size_bytes) = (blake3::hash(&bytes).as_bytes().to_vec(), bytes.len() as u64);
+        self.fake.world.lock().unwrap().blobs.insert(hash.clone(), bytes);
+        Ok(Response::new(wire::PutBlobResponse { hash: hash.into(), size_bytes }))
+    }
+
+    type GetBlobStream = Pin<Box<dyn Stream<Item = Result<wire::BlobChunk, Status>> + Send>>;
+
+    async fn get_blob(&self, request: Request<wire::GetBlobRequest>) -> Result<Response<Self::GetBlobStream>, Status> {
+        let wire::GetBlobRequest { hash, offset, size_bytes } = request.into_inner();
+        let found = self.fake.world.lock().unwrap().blobs.get(&hash[..]).cloned();
+        let found = found.ok_or_else(|| Status::not_found("no such blob"))?;
+        let data = found[offset as usize..(offset + size_bytes) as usize].to_vec().into();
+        Ok(Response::new(Box::pin(futures::stream::iter([Ok(wire::BlobChunk { data })]))))
+    }
+
     async fn propose(&self, request: Request<wire::ProposeRequest>) -> Result<Response<wire::ProposeResponse>, Status> {
         use wire::propose_response::Result as Proposed;
         let request = request.into_inner();
