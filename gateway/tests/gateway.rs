@@ -1145,6 +1145,11 @@ async fn every_answer_fits_its_schema() {
     let facts = run(&a(), "query_facts", json!({ "entity": "svc:api", "key": "owner" })).await;
     let told = json!({ "turn_id": "t", "fact_ids": [facts["rows"][0]["fact_id"]], "confidence": 0.5 });
     assert_eq!(run(&a(), "memory_acknowledge_use", told).await["filtered_count"], 1);
+    run(&a(), "store_fact", json!({ "entity": "scratch:x", "key": "k", "value": "v" })).await;
+    let scope = json!({ "type": "entity_prefix", "value": "scratch:" });
+    run(&a(), "memory_forget_dry_run", json!({ "scope": scope })).await;
+    let forgotten = run(&a(), "memory_forget", json!({ "scope": scope, "reason": "a trial" })).await;
+    run(&a(), "memory_forget_undo", json!({ "forget_receipt_id": forgotten["forget_receipt_id"] })).await;
     run(&a(), "route_access_matrix", json!({})).await;
     run(&a(), "auth_posture_audit", json!({})).await;
     run(&a(), "egress_policy_check", json!({ "target": "https://example.org" })).await;
