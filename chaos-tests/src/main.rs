@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use quorate_chaos::fuzz::Fuzz;
 use quorate_chaos::sim::Sim;
 use quorate_chaos::{run, verdict};
 
@@ -22,6 +23,7 @@ enum Verb {
     Run(Box<run::Options>),
     /// Simulate whole clusters under faults, each chosen by its seed and repeatable by it
     Sim(Sim),
+    Fuzz(Box<Fuzz>),
     /// Judge a history that `run --history` wrote
     Check {
         /// The file of JSON lines
@@ -37,6 +39,10 @@ fn main() -> anyhow::Result<ExitCode> {
         Verb::Run(options) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             Ok(runtime.block_on(options.run()))
+        }
+        Verb::Fuzz(fuzz) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            runtime.block_on(fuzz.run())
         }
         Verb::Check { history } => {
             let events = run::export::read(BufReader::new(File::open(history)?))?;

@@ -10,6 +10,7 @@ mod backup;
 mod cert;
 mod config;
 mod connect;
+mod demo;
 mod deployment;
 mod dev;
 mod doctor;
@@ -69,6 +70,8 @@ stopped, 78 a data directory, an address or the configuration was refused. A hoo
 enum Verb {
     /// Run three nodes and a gateway on this machine, supervised, with ready tokens
     Dev(dev::Dev),
+    /// Live a scripted day of 30 agents and 3 people, on a cluster that is started, hurt and stopped
+    Demo(demo::Demo),
     /// Run one node: a replica of the log and the state machine
     Node(run::Node),
     /// Run one gateway: MCP and HTTP in front of the nodes
@@ -160,6 +163,7 @@ fn main() -> std::process::ExitCode {
     let (json, done) = runtime.block_on(async {
         match cli.verb {
             Verb::Dev(verb) => (verb.target.json, verb.run().await),
+            Verb::Demo(verb) => (verb.json, verb.run().await),
             Verb::Node(verb) => (false, verb.run().await),
             Verb::Gateway(verb) => (false, verb.run().await),
             Verb::Status(verb) => (verb.target.json, verb.run().await),

@@ -9,8 +9,8 @@ use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
     acknowledgement, approval, artefact, attestation, client, codec, config_audit, constraint, coord, corpus, decision, execplan, fact, flag,
-    graph, handoff, identity, key_ring, notice, observation, orchestrator, passport, punchcard, repo, session, session_plan, space, usage,
-    work,
+    graph, handoff, identity, key_ring, measure, notice, observation, orchestrator, passport, punchcard, repo, session, session_plan, space,
+    usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -120,6 +120,8 @@ commands! {
     SettleNotice(notice::SettleNotice) -> notice::NoticeSettled,
     PutProject(work::PutProject) -> work::Project,
     SetSpaceAlarm(space::SetSpaceAlarm) -> space::SpaceAlarmSet,
+    AddMeasures(measure::AddMeasures) -> measure::MeasuresAdded,
+    AppendActivity(measure::AppendActivity) -> measure::ActivityAppended,
     OpenPlan(session_plan::OpenPlan) -> session_plan::PlanOpened,
     AcknowledgeUse(acknowledgement::AcknowledgeUse) -> acknowledgement::UseAcknowledged,
     PassGate(execplan::PassGate) -> execplan::GatePassed,

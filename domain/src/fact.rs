@@ -65,6 +65,7 @@ pub use self::freshness::{
 pub use self::history::{FactHistory, FactVersion, FactVersions};
 pub use self::horizon::{HorizonClass, MEDIUM_STALE_DAYS, STABLE_STALE_DAYS, VOLATILE_STALE_HOURS};
 pub use self::panel::{EditFact, FactEdited, FactPinned, MemoryFacts, MemoryHistory, MemoryRow, PinFact, ViewMemory};
+pub(crate) use self::place::is_reserved;
 pub use self::recall::{FactRow, FactRows, QueryFacts};
 
 pub(crate) use self::place::EVERYONE;

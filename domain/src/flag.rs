@@ -98,6 +98,39 @@ pub const SESSION_TOKEN_BUDGET: Definition = Definition {
     words: &[],
     about: "tokens that session_token_usage reports as each passport's limit, 0 for none; nothing is refused beyond it",
 };
+pub const TOOL_TRACES: Definition = Definition {
+    name: "CORECRUXD_FEATURE_TOOL_TRACES",
+    default: "on",
+    words: &[],
+    about: "tool_trace_recent and learn, and keeping what they show",
+};
+/// A number.
+pub const TOOL_TRACES_TTL: Definition = Definition {
+    name: "CORECRUXD_FEATURE_TOOL_TRACES_TTL_SECS",
+    default: "3600",
+    words: &[],
+    about: "seconds for which a trace is kept, 60 to 86400; of those that come from then on",
+};
+pub const ACTIVITY_LOG: Definition = Definition {
+    name: "CORECRUXD_FEATURE_ACTIVITY_LOG",
+    default: "on",
+    words: &[],
+    about: "activity_recent, POST /v1/activity, and a row for each call that names a session",
+};
+/// A number.
+pub const ACTIVITY_LOG_TTL: Definition = Definition {
+    name: "CORECRUXD_FEATURE_ACTIVITY_LOG_TTL_SECS",
+    default: "31536000",
+    words: &[],
+    about: "seconds for which a row of the activity log is kept, 60 to 315360000; of those that come from then on",
+};
+/// A share.
+pub const OUTPUT_HOLDOUT: Definition = Definition {
+    name: "CRUX_OUTPUT_HOLDOUT",
+    default: "0",
+    words: &[],
+    about: "the share of recalls, 0 to 1, that is answered without its token budget, for token_savings to compare; 0 is off",
+};
 /// A number.
 pub const COORD_PRESENCE: Definition = Definition {
     name: "CORECRUXD_COORD_PRESENCE_TTL_SECS",
@@ -141,7 +174,7 @@ pub const TOOL_SURFACE: Definition = Definition {
 };
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 27] = [
+pub const ALL: [Definition; 32] = [
     PUNCHCARD,
     APPROVAL_QUEUE,
     RECEIPT_VERIFY,
@@ -163,6 +196,11 @@ pub const ALL: [Definition; 27] = [
     IDENTITY_CONTINUITY,
     ORCHESTRATORS,
     SESSION_TOKEN_BUDGET,
+    TOOL_TRACES,
+    TOOL_TRACES_TTL,
+    ACTIVITY_LOG,
+    ACTIVITY_LOG_TTL,
+    OUTPUT_HOLDOUT,
     AUTONOMY_CONTRACT,
     REUSE_CHECK,
     ENGRAMS,
@@ -186,6 +224,8 @@ impl Definition {
     /// Of a flag that is a number: its unit and range.
     fn number(&self) -> Option<(&'static str, RangeInclusive<u64>)> {
         match *self {
+            TOOL_TRACES_TTL => Some(("seconds", 60..=86_400)),
+            ACTIVITY_LOG_TTL => Some(("seconds", 60..=315_360_000)),
             FORGET_RECOVERY => Some(("days", 1..=3_650)),
             COORD_PRESENCE => Some(("seconds", 60..=86_400)),
             // The largest that every JSON reader keeps.
@@ -203,6 +243,11 @@ impl Definition {
                 .map(|number| number.to_string())
                 .ok_or_else(|| format!("{} takes {unit} from {} to {}, not `{}`", self.name, range.start(), range.end(), shown(word)));
         }
+        if *self == OUTPUT_HOLDOUT {
+            let share = parse_share(&lower)
+                .ok_or_else(|| format!("{} takes a share from 0 to 1, such as 0.05, not `{}`", self.name, shown(word)))?;
+            return Ok(show_share(share));
+        }
         if !self.words.is_empty() {
             return match self.words.contains(&lower.as_str()) {
                 true => Ok(lower),
@@ -214,6 +259,34 @@ impl Definition {
             "0" | "false" | "no" | "off" => Ok("off".into()),
             _ => Err(format!("{} takes 1, true, yes, on or 0, false, no, off, not `{}`", self.name, shown(word))),
         }
+    }
+}
+
+/// A whole share, in millionths.
+const WHOLE: u64 = 1_000_000;
+
+/// A decimal number in millionths, more digits dropped; one below 0 or above 1 is taken for that.
+pub fn parse_share(word: &str) -> Option<u64> {
+    let (negative, digits) = word.strip_prefix('-').map_or((false, word), |rest| (true, rest));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.len() + fraction.len() == 0 || !is_number(whole) || !is_number(fraction) {
+        return None;
+    }
+    let is_above = whole.bytes().any(|digit| digit != b'0');
+    let digit = |place: usize| fraction.as_bytes().get(place).map_or(0, |digit| u64::from(digit - b'0'));
+    Some(match (negative, is_above) {
+        (true, _) => 0,
+        (_, true) => WHOLE,
+        _ => (0..6).fold(0, |share, place| share * 10 + digit(place)),
+    })
+}
+
+fn show_share(share: u64) -> String {
+    match share {
+        WHOLE => "1".into(),
+        0 => "0".into(),
+        share => format!("0.{share:06}").trim_end_matches('0').into(),
     }
 }
 
@@ -242,6 +315,12 @@ pub fn value(view: &(impl Read + ?Sized), flag: Definition) -> Result<String, St
 /// The value in force of a flag that is a number.
 pub(crate) fn number(view: &(impl Read + ?Sized), flag: Definition) -> Result<u64, StorageError> {
     value(view, flag)?.parse().map_err(|error| StorageError::new(flag.name, error))
+}
+
+/// The value in force of a flag that is a share, in millionths.
+pub(crate) fn millionths(view: &(impl Read + ?Sized), flag: Definition) -> Result<u64, StorageError> {
+    let value = value(view, flag)?;
+    parse_share(&value).ok_or_else(|| StorageError::corrupt(format!("{} is `{value}`", flag.name)))
 }
 
 /// Refuses what a switch that is off takes away.
@@ -309,8 +388,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_share_is_a_decimal_number_kept_between_none_and_all() {
+        for (word, normal) in [
+            ("0", "0"),
+            ("1", "1"),
+            ("0.05", "0.05"),
+            (".5", "0.5"),
+            ("5.", "1"),
+            ("1.0", "1"),
+            ("7", "1"),
+            ("-3", "0"),
+            ("0.0000001", "0"),
+            ("00.250", "0.25"),
+        ] {
+            assert_eq!(OUTPUT_HOLDOUT.parse(word).as_deref(), Ok(normal), "{word}");
+        }
+        for word in ["", ".", "-", "on", "5%", "0,05", "1e-2", "NaN", "--1", "0.5.5"] {
+            assert!(OUTPUT_HOLDOUT.parse(word).is_err(), "{word}");
+        }
+    }
+
+    #[test]
     fn every_flag_reads_the_same_words_and_refuses_others() {
-        let switches = ALL.into_iter().filter(|flag| flag.words.is_empty() && flag.number().is_none());
+        let switches = ALL.into_iter().filter(|flag| flag.words.is_empty() && flag.number().is_none() && *flag != OUTPUT_HOLDOUT);
         for flag in switches {
             for (words, value) in [(["1", "true", "YES", " On "], "on"), (["0", "False", "no", "OFF"], "off")] {
                 assert!(words.iter().all(|word| flag.parse(word).as_deref() == Ok(value)), "{}", flag.name);

@@ -5,11 +5,11 @@
 //! ways in. What an entry says of itself is its [`Stamp`]; the rest is read through [`Read`] and written through [`Tx`].
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
-//! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`notice`], [`artefact`], [`receipt`], [`observation`], [`session`], [`identity`],
-//! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`], [`session_plan`],
-//! [`acknowledgement`], [`repo`], [`corpus`]. [`command`] and [`query`] are the two lists that everything else in the product goes
-//! through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state, [`space`] what goes on when disks are
-//! full.
+//! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`notice`], [`artefact`], [`receipt`], [`observation`], [`session`],
+//! [`identity`], [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`measure`], [`client`],
+//! [`session_plan`], [`acknowledgement`], [`repo`], [`corpus`]. [`command`] and [`query`] are the two lists that everything else in the
+//! product goes through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state, [`space`] what goes on when
+//! disks are full.
 
 pub mod acknowledgement;
 pub(crate) mod action;
@@ -37,6 +37,7 @@ pub mod key_ring;
 pub mod limit;
 pub mod lineage;
 pub mod machine;
+pub mod measure;
 pub mod merkle;
 pub mod notice;
 pub mod observation;

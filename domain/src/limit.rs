@@ -214,6 +214,27 @@ pub const COORD_TTL_S_MAX: u64 = 24 * 60 * 60;
 /// Cards that are told of one session.
 pub const COORD_LEASES_SHOWN: usize = 5;
 
+/// Calls, and passports, that one hand-over of measures tells of.
+pub const TRACES_PER_ADDITION_MAX: usize = 200;
+pub const TRACED_PASSPORTS_MAX: usize = 100;
+/// Traces kept of one passport, and of one tenant. Few in tests, which so go over it.
+pub const TRACES_PER_PASSPORT_MAX: u64 = if cfg!(test) { 12 } else { 5_000 };
+pub const TRACES_PER_TENANT_MAX: u64 = if cfg!(test) { 20 } else { 100_000 };
+/// What one trace tells: effects, and its signature.
+pub const TRACE_EFFECTS_MAX: usize = 4;
+pub const TRACE_SIGNATURE_BYTES_MAX: usize = 400;
+/// Tokens of a reply of traces by default.
+pub const TRACE_TOKENS_DEFAULT: u64 = 2_000;
+/// Loops that one reply tells of.
+pub const LEARN_PROPOSALS_MAX: usize = 20;
+
+/// Rows kept of one session's activity, its texts, what rows show of them, and the ids that one row names.
+pub const ACTIVITY_ROWS_MAX: u64 = if cfg!(test) { 6 } else { 5_000 };
+pub const ACTIVITY_TEXT_BYTES_MAX: usize = 16 * 1024;
+pub const ACTIVITY_PREVIEW_BYTES_MAX: usize = 160;
+pub const ACTIVITY_REFS_MAX: usize = 20;
+/// Tokens of a reply of activity by default.
+pub const ACTIVITY_TOKENS_DEFAULT: u64 = 500;
 /// How long a session's plan, and the intent that it declares, count.
 pub const PLAN_TTL_MS: u64 = 60 * 60 * 1_000;
 /// Earlier plans that a plan's chain goes back to.

@@ -14,7 +14,7 @@ use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefi
 use crate::refusal::Refusal;
 use crate::stamp::{LeaseTime, Principal, RequestId, Revision, Stamp, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
-use crate::{approval, artefact, client, codec, coord, fact, handoff, identity, notice, punchcard, receipt, session, space};
+use crate::{approval, artefact, client, codec, coord, fact, handoff, identity, measure, notice, punchcard, receipt, session, space};
 
 /// What a leader puts into the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -107,6 +107,7 @@ pub fn apply(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) -> R
         handoff::sweep(tx, &sweeper)?;
         client::sweep(tx, &sweeper)?;
         notice::sweep(tx, &sweeper)?;
+        measure::sweep(tx, &sweeper)?;
         fact::sweep_forgotten(tx, &sweeper)?;
         artefact::sweep(tx, &sweeper)?;
     }

@@ -7,8 +7,8 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
-    approval, artefact, client, codec, config_audit, constraint, coord, corpus, fact, flag, graph, identity, key_ring, notice, observation,
-    orchestrator, punchcard, receipt, repo, session, session_plan, usage, work,
+    approval, artefact, client, codec, config_audit, constraint, coord, corpus, fact, flag, graph, identity, key_ring, measure, notice,
+    observation, orchestrator, punchcard, receipt, repo, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -117,6 +117,11 @@ queries! {
     ListWebhooks(notice::ListWebhooks) -> notice::Webhooks,
     ListNotices(notice::ListNotices) -> notice::Notices,
     DueNotices(notice::DueNotices) -> notice::NoticesDue,
+    RecentTraces(measure::RecentTraces) -> measure::Traces,
+    Learn(measure::Learn) -> measure::Learnt,
+    GetSavings(measure::GetSavings) -> measure::Savings,
+    RecentActivity(measure::RecentActivity) -> measure::RecentActivities,
+    GetActivityTurn(measure::GetActivityTurn) -> measure::ActivityTurn,
     ListWaiters(punchcard::ListWaiters) -> punchcard::Waiters,
     ListReceipts(receipt::ListReceipts) -> receipt::Receipts,
     ListPassports(identity::ListPassports) -> identity::Passports,

@@ -68,6 +68,12 @@ pub enum Kind {
     Swept = 82,
     SpaceAlarm = 83,
     Lineage = 89,
+    // Measures: records, their deadlines, and where turns are
+    TraceBatch = 210,
+    TracesKept = 211,
+    MeasureByDeadline = 212,
+    HoldOut = 213,
+    Activity = 214,
     SettlingCount = 215,
     Webhook = 216,
     Notice = 217,

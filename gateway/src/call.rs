@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::mcp::client::{Client, Needed};
 use crate::server::Services;
+use crate::traces::{Arm, Tags};
 
 /// What a tool knows besides its arguments.
 #[derive(Clone)]
@@ -19,6 +20,10 @@ pub struct CallContext {
     pub idempotency_key: Option<String>,
     /// The card that the call is made under.
     pub fencing_token: Option<u64>,
+    /// What the client says that the call belongs to, beside its arguments.
+    pub tags: Tags,
+    /// Which arm of the hold-out experiment it is in.
+    pub arm: Arm,
     pub deadline: Instant,
     pub services: Arc<Services>,
     /// Whom the tool can tell something, or ask, while it runs.
@@ -28,7 +33,16 @@ pub struct CallContext {
 impl CallContext {
     /// For what is done for a caller without a client to talk to.
     pub fn new(caller: Option<Arc<Principal>>, deadline: Instant, services: Arc<Services>) -> Self {
-        Self { caller, idempotency_key: None, fencing_token: None, deadline, services, client: Arc::new(Client::silent()) }
+        Self {
+            caller,
+            idempotency_key: None,
+            fencing_token: None,
+            tags: Tags::default(),
+            arm: Arm::default(),
+            deadline,
+            services,
+            client: Arc::new(Client::silent()),
+        }
     }
 
     pub fn principal(&self) -> Result<&Principal, CallError> {

@@ -17,7 +17,10 @@ use crate::edge::{self, BodyError};
 use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
 use crate::server::App;
+use crate::tools::approvals::{may_list, word};
+use crate::tools::measures;
 use crate::tools::observations::{self, Told};
+use crate::traces::Tags;
 use crate::{approvals, cards, projects, proofs, scans};
 
 /// Where the log stood.
@@ -37,7 +40,11 @@ pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Re
         Ok(arguments) => arguments,
         Err(error) => return refusal(&error),
     };
-    let ctx = CallContext { idempotency_key: idempotency_key(&headers), ..CallContext::new(caller, deadline, app.services.clone()) };
+    let ctx = CallContext {
+        idempotency_key: idempotency_key(&headers),
+        tags: tags(&headers),
+        ..CallContext::new(caller, deadline, app.services.clone())
+    };
     match app.call(&entry, arguments, ctx).await {
         Ok(answer) => {
             let mut response = edge::json_response(StatusCode::OK, answer.facts);
@@ -48,6 +55,12 @@ pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Re
         }
         Err(error) => refusal(&error),
     }
+}
+
+/// What a client says that its call belongs to.
+pub fn tags(headers: &HeaderMap) -> Tags {
+    let tag = |name: &str| headers.get(name).and_then(|tag| tag.to_str().ok()).map(|tag| tag.trim().to_string());
+    Tags { turn_id: tag("quorate-turn"), session_id: tag("quorate-session") }
 }
 
 /// A request with a body, read and its caller known.
@@ -107,6 +120,56 @@ pub async fn observe<T: DeserializeOwned>(
             if let Some(revision) = reply.revision {
                 response.headers_mut().insert(REVISION, HeaderValue::from(revision.0));
             }
+            response
+        }
+        Err(error) => refusal(&error),
+    }
+}
+
+/// `POST /v1/activity`: a turn into a session's journal.
+pub async fn write_activity(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let Received { headers, body, caller, deadline } = match receive(app, request).await {
+        Ok(received) => received,
+        Err(refused) => return refused,
+    };
+    if caller.is_none() {
+        return refusal(&CallError::Unauthenticated);
+    }
+    let ctx = CallContext { idempotency_key: idempotency_key(&headers), ..CallContext::new(caller, deadline, app.services.clone()) };
+    // Who may not write is told so whatever the body is.
+    let may = measures::may_write(&ctx);
+    let read = may.and_then(|()| arguments(&headers, &body)).and_then(|value| {
+        let fix = "A turn is {\"session_id\", \"kind\", \"text\", \"private\"?, \"intent\"?, \"tool\"?, \"confidence\"?, \"fact_refs\"?, \"receipt_ids\"?}.";
+        serde_json::from_value(value).map_err(|error| CallError::arguments(shown(&error.to_string()), fix))
+    });
+    let done = match read {
+        Ok(turn) => measures::write_turn(&ctx, &app.cluster, turn).await,
+        Err(error) => Err(error),
+    };
+    match done {
+        Ok(reply) => {
+            let mut response = edge::json_response(StatusCode::CREATED, reply.facts.to_string());
+            if let Some(revision) = reply.revision {
+                response.headers_mut().insert(REVISION, HeaderValue::from(revision.0));
+            }
+            response
+        }
+        Err(error) => refusal(&error),
+    }
+}
+
+/// `GET /v1/activity/turn/{turn_id}`: a turn with its whole text.
+pub async fn read_activity(app: &Arc<App>, turn_id: String, headers: &HeaderMap) -> Response<Body> {
+    let deadline = Instant::now() + app.settings.call_deadline;
+    let caller = match identify(app, headers, deadline).await {
+        Ok(caller) => caller,
+        Err(refused) => return refused,
+    };
+    let ctx = CallContext::new(caller, deadline, app.services.clone());
+    match measures::read_turn(&ctx, &app.cluster, turn_id).await {
+        Ok((facts, served)) => {
+            let mut response = edge::json_response(StatusCode::OK, facts.to_string());
+            response.headers_mut().insert(REVISION, HeaderValue::from(served.revision.0));
             response
         }
         Err(error) => refusal(&error),
@@ -270,6 +333,7 @@ pub fn openapi(app: &App) -> Value {
     for (path, operation) in proofs::openapi(&failure)
         .into_iter()
         .chain(observations::openapi(&failure))
+        .chain(measures::openapi(&failure))
         .chain(cards::openapi(&failure))
         .chain(approvals::openapi(&failure))
         .chain(projects::openapi(&failure))

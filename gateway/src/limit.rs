@@ -116,6 +116,8 @@ pub const REQUEST_STATE_MS_MAX: u64 = 10 * 60 * 1_000;
 pub const COMPLETIONS_MAX: usize = 100;
 /// The everyday list as JSON. About four bytes make a token, and some clients show all of it to the model at every turn.
 pub const EVERYDAY_BYTES_MAX: usize = 4 * 8_000;
+/// Traces that wait to be handed to the cluster. More are counted and not kept.
+pub const TRACES_WAITING_MAX: u64 = 20_000;
 
 /// Bytes of a blob in one message to a node, and how long one node may take for a whole one.
 pub const BLOB_PART_BYTES: usize = 512 << 10;

@@ -30,10 +30,12 @@ use crate::auth::Credential;
 use crate::call::{CallContext, CallError};
 use crate::cluster::now_unix_ms;
 use crate::edge;
+use crate::http;
 use crate::limit::{BATCH_MAX, COMPLETIONS_MAX, JSON_DEPTH_MAX, LIST_PAGE, LIST_TTL_MS, REQUEST_STATE_MS_MAX};
 use crate::registry::{Answer, Catalog, Entry};
 use crate::server::App;
 use crate::session::SessionId;
+use crate::traces::Tags;
 use client::{Answers, Client, Level, Needed, Said};
 use live::Live;
 use prompts::Prompt;
@@ -63,6 +65,8 @@ const META_SERVER: &str = "io.modelcontextprotocol/serverInfo";
 const META_REVISION: &str = "io.quorate/revision";
 const META_ERROR: &str = "io.quorate/error";
 const META_KEY: &str = "io.quorate/idempotency-key";
+const META_TURN: &str = "io.quorate/turn-id";
+const META_SESSION: &str = "io.quorate/session-id";
 const META_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 const META_SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
@@ -811,12 +815,14 @@ impl Sender<'_> {
             Err(refused) => return *refused,
         };
         let said = (may_stream && self.takes_streams()).then(|| client.listen());
-        let by_meta = message.meta().and_then(|meta| meta.get(META_KEY)).and_then(Value::as_str).map(String::from);
+        let by_meta = |name: &str| message.meta().and_then(|meta| meta.get(name)).and_then(Value::as_str).map(String::from);
+        let (key, beside) = (by_meta(META_KEY), http::tags(self.headers));
+        let tags = Tags { turn_id: by_meta(META_TURN).or(beside.turn_id), session_id: by_meta(META_SESSION).or(beside.session_id) };
         let arguments = match message.params.remove("arguments") {
             None | Some(Value::Null) => Value::Object(Map::new()),
             Some(arguments) => arguments,
         };
-        let ctx = CallContext { idempotency_key: by_meta.or_else(|| idempotency_key(self.headers)), ..self.context(client) };
+        let ctx = CallContext { idempotency_key: key.or_else(|| idempotency_key(self.headers)), tags, ..self.context(client) };
         let (app, id_of, stateless) = (self.app.clone(), id.clone(), era.is_stateless());
         let running = async move {
             match app.call(&entry, arguments, ctx).await {

@@ -99,6 +99,8 @@ impl Tool for FindTools {
 
 // ------------------------------------------------------------------ call_tool
 
+pub const CALL_TOOL: &str = "call_tool";
+
 /// Run any tool by name, also one that is not listed here. Its own scope, rules and answer apply.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -110,7 +112,7 @@ pub struct CallTool {
 }
 
 impl Tool for CallTool {
-    const NAME: &'static str = "call_tool";
+    const NAME: &'static str = CALL_TOOL;
     const TITLE: &'static str = "Call a tool";
     // The scope of the tool that it runs is checked.
     const SCOPE: &'static str = "";

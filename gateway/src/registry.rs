@@ -44,6 +44,8 @@ pub trait Tool: DeserializeOwned + JsonSchema + Send + 'static {
     const ANONYMOUS: bool = false;
     /// Required arguments whose absence the tool itself judges, since something else goes first.
     const JUDGED_LATE: &'static [&'static str] = &[];
+    /// Lists that may also come as one text with commas between.
+    const LISTS_AS_TEXT: &'static [&'static str] = &[];
 
     /// The switch with which it is listed; `None` for nearly all, which are always.
     const LISTED_WITH: Option<Definition> = None;
@@ -122,6 +124,7 @@ pub struct Entry {
     pub mirrored: Vec<(String, String)>,
     anonymous: bool,
     judged_late: &'static [&'static str],
+    lists_as_text: &'static [&'static str],
     zero_is_none: &'static [&'static str],
     validator: jsonschema::Validator,
     run: Run,
@@ -180,6 +183,7 @@ impl Entry {
             mirrored: Vec::new(),
             anonymous: T::ANONYMOUS,
             judged_late: T::JUDGED_LATE,
+            lists_as_text: T::LISTS_AS_TEXT,
             zero_is_none: T::ZERO_IS_NONE,
             run: Box::new(|arguments, ctx, cluster| {
                 Box::pin(async move {
@@ -220,6 +224,7 @@ impl Entry {
             calls: Calls::default(),
             anonymous: false,
             judged_late: &[],
+            lists_as_text: &[],
             zero_is_none: &[],
             listed_with: None,
             switch: None,
@@ -310,6 +315,13 @@ impl Entry {
         if !missing.is_empty() {
             let problem = format!("`{}` needs {}", self.name, list(missing.iter()));
             return Err(CallError::arguments(problem, known()));
+        }
+        for name in self.lists_as_text {
+            if let Some(value) = arguments.get_mut(*name)
+                && let Value::String(text) = value
+            {
+                *value = text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(Value::from).collect();
+            }
         }
         let mut numbers = arguments.iter_mut().filter_map(|(name, value)| check_number(name, &properties[name], value).err());
         let problem = numbers.next().or_else(|| {

@@ -45,6 +45,7 @@ use crate::tools::hardening::Posture;
 use crate::tools::observations::Batch;
 use crate::tools::punchcards::{CheckPunchcard, ListPunchcards, PunchIn, PunchOut};
 use crate::tools::work::CreateWork;
+use crate::traces::{Arm, Tracer};
 use crate::update::Updates;
 use crate::usage::{self, Meter};
 use crate::{
@@ -67,6 +68,7 @@ pub struct Services {
     pub list_changes: broadcast::Sender<ListChange>,
     pub meter: Meter,
     pub scans: Scans,
+    pub tracer: Tracer,
     /// The addresses that it serves, with their gates.
     pub routes: Vec<Route>,
     pub posture: Posture,
@@ -81,7 +83,7 @@ impl Services {
         let webhook_keys = WebhookKeys::new(&settings.session_key);
         let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
-        let (index, meter) = (Index::of(&tools), Meter::default());
+        let (index, meter, tracer) = (Index::of(&tools), Meter::default(), Tracer::new(&settings.session_key));
         let scans = Scans::new(settings.scan_roots.clone());
         let routes = [open_routes().table, guarded_routes().table, console::routes().table].concat();
         let (posture, updates) = (posture(settings), Updates::new(settings.update_source.clone()));
@@ -95,6 +97,7 @@ impl Services {
             audit_export_dir,
             list_changes,
             meter,
+            tracer,
             routes,
             posture,
             updates,
@@ -222,11 +225,17 @@ impl App {
     }
 
     /// Runs a tool, if there is room for one more call.
-    pub async fn call(&self, entry: &Arc<Entry>, arguments: Value, ctx: CallContext) -> Result<Answer, CallError> {
+    pub async fn call(&self, entry: &Arc<Entry>, arguments: Value, mut ctx: CallContext) -> Result<Answer, CallError> {
         let _permit = self.permit()?;
+        let inner = (entry.name == profile::CALL_TOOL).then(|| self.tools.find(arguments["name"].as_str()?)).flatten();
+        let begun = self.services.tracer.begin(entry, inner.map(Arc::as_ref), &arguments, &ctx);
+        ctx.arm = begun.as_ref().map_or(Arm::None, |begun| begun.arm);
         let (caller, mut used) = (ctx.caller.clone(), usage::of_arguments(&arguments));
         let result = entry.call(arguments, ctx, &self.cluster).await;
         used.tokens_out = result.as_ref().map_or_else(|error| usage::tokens(&error.text()), |answer| usage::tokens(&answer.facts));
+        if let Some(begun) = begun {
+            self.services.tracer.end(begun, &result, used.tokens_in, used.tokens_out);
+        }
         self.services.meter.count(caller.as_deref(), used);
         result
     }
@@ -341,8 +350,10 @@ impl Gateway {
         let counted = app.clone();
         let counting = tokio::spawn(async move {
             loop {
+                counted.services.tracer.read_flags(&counted.cluster).await;
                 tokio::time::sleep(usage::EVERY).await;
                 counted.services.meter.hand_over_all(&counted.cluster, usage::WITHIN).await;
+                counted.services.tracer.hand_over_all(&counted.cluster, Instant::now() + usage::WITHIN).await;
             }
         });
         let delivering = tokio::spawn(notices::deliver(app.cluster.clone(), WebhookKeys::new(&app.settings.session_key)));
@@ -361,6 +372,7 @@ impl Gateway {
         counting.abort();
         delivering.abort();
         last.services.meter.hand_over_all(&last.cluster, usage::LAST_WITHIN).await;
+        last.services.tracer.hand_over_all(&last.cluster, Instant::now() + usage::LAST_WITHIN).await;
         served
     }
 }
@@ -430,6 +442,8 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/v1/repos/{id}/scan/parts", SCANNING, post(put_parts).fallback(only_post))
         // Signed, and answers nothing.
         .route("/v1/integrations/github/webhook", Open, post(github_webhook).fallback(only_post))
+        .route("/v1/activity", AnyScope(&[tools::measures::WRITING]), post(write_activity).fallback(only_post))
+        .route("/v1/activity/turn/{turn_id}", AnyScope(&[tools::measures::READING]), get(read_activity))
         .route("/v1/output/verify", Token, post(verify_output).fallback(only_post))
         .route("/v1/events", AnyScope(&[events::SCOPE]), get(follow_events))
         .route("/v1/guard", GUARD, post(guard).fallback(only_post))
@@ -649,6 +663,14 @@ async fn observe(State(app): State<Arc<App>>, Path(session): Path<String>, reque
 
 async fn observe_batch(State(app): State<Arc<App>>, Path(session): Path<String>, request: Request) -> Response<Body> {
     http::observe(&app, session, request, |batch: Batch| batch.observations).await
+}
+
+async fn write_activity(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    http::write_activity(&app, request).await
+}
+
+async fn read_activity(State(app): State<Arc<App>>, Path(turn_id): Path<String>, headers: HeaderMap) -> Response<Body> {
+    http::read_activity(&app, turn_id, &headers).await
 }
 
 async fn verify_output(State(app): State<Arc<App>>, request: Request) -> Response<Body> {

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use quorate_domain::Principal;
 use quorate_domain::limit::USAGE_ROWS_MAX;
 use quorate_domain::usage::{AddUsage, Used, anonymous};
-use quorate_domain::{Principal, RequestId, identity};
 use serde_json::Value;
 
 use crate::call::CallError;
-use crate::cluster::{Cluster, new_request};
+use crate::cluster::Cluster;
+use crate::outbox::Outbox;
 
 /// How often counts are handed over.
 pub const EVERY: Duration = Duration::from_secs(5);
@@ -38,20 +39,12 @@ pub fn of_arguments(arguments: &Value) -> Used {
     Used { calls: 1, tokens_in: tokens(&arguments.to_string()), tokens_out: 0, declared_budget_in }
 }
 
-/// An addition on its way, under the id that it keeps until its outcome is known.
-#[derive(Clone)]
-struct Addition {
-    command: AddUsage,
-    request: RequestId,
-}
-
 /// What was counted and not handed over yet.
 #[derive(Default)]
 pub struct Meter {
     /// By tenant and passport: as many as have called.
     waiting: Mutex<BTreeMap<String, BTreeMap<String, Used>>>,
-    /// Additions whose outcome is not known, one of a tenant at most. Held while one is handed over.
-    unsure: tokio::sync::Mutex<BTreeMap<String, Addition>>,
+    outbox: Outbox<AddUsage>,
 }
 
 impl Meter {
@@ -71,7 +64,7 @@ impl Meter {
     pub async fn hand_over_all(&self, cluster: &Cluster, within: Duration) {
         let deadline = Instant::now() + within;
         let mut tenants: Vec<String> = self.waiting.lock().expect("no panic under the lock").keys().cloned().collect();
-        tenants.extend(self.unsure.lock().await.keys().cloned());
+        tenants.extend(self.outbox.tenants().await);
         for tenant in tenants {
             if let Err(error) = self.hand_over(cluster, &tenant, deadline).await {
                 tracing::debug!(%error, "usage is handed over later");
@@ -82,25 +75,7 @@ impl Meter {
 
     /// Hands over what waits of one tenant.
     pub async fn hand_over(&self, cluster: &Cluster, tenant: &str, deadline: Instant) -> Result<(), CallError> {
-        let busy = || CallError::Unreadable { detail: "counts of other calls are still being handed over".into(), retry_after_ms: 1_000 };
-        let mut unsure = tokio::time::timeout_at(deadline.into(), self.unsure.lock()).await.map_err(|_| busy())?;
-        loop {
-            let addition = match unsure.get(tenant) {
-                Some(addition) => addition.clone(),
-                None => match self.take(tenant) {
-                    Some(command) => Addition { command, request: new_request() },
-                    None => return Ok(()),
-                },
-            };
-            unsure.insert(tenant.into(), addition.clone());
-            match cluster.propose_again(&identity::system(), addition.command, addition.request, deadline).await {
-                Ok(_) => {}
-                // Repeating it can't help. One that is too old may have counted: its outcome stayed unknown for too long.
-                Err(CallError::Refused(refusal)) => tracing::error!(tenant, %refusal, "an addition of usage is given up"),
-                Err(error) => return Err(error),
-            }
-            unsure.remove(tenant);
-        }
+        self.outbox.hand_over(cluster, tenant, deadline, || self.take(tenant)).await
     }
 
     /// Takes as many counts as one addition holds.

@@ -1063,6 +1063,10 @@ async fn every_answer_fits_its_schema() {
     run(&a(), "detach_from_orchestrator", json!({ "orchestrator_id": orchestrator, "member_ref": id })).await;
     run(&a(), "update_orchestrator", json!({ "orchestrator_id": orchestrator, "state": "archived" })).await;
     run(&a(), "session_token_usage", json!({})).await;
+    run(&a(), "tool_trace_recent", json!({ "top_k": 3 })).await;
+    run(&a(), "learn", json!({ "min_repeats": 2 })).await;
+    run(&a(), "token_savings", json!({})).await;
+    run(&a(), "activity_recent", json!({ "session_id": "build-42" })).await;
     let focus = json!({ "session_id": "00ff", "project_id": project, "paths": ["src"], "note": "parser" });
     run(&a(), "coord_announce", focus).await;
     let near = run(&b(), "coord_announce", json!({ "session_id": "0b", "project_id": project, "paths": ["src/lib.rs"] })).await;
@@ -1663,6 +1667,132 @@ async fn callers_without_a_passport_add_up_under_anon() {
     assert_eq!((&first["passport"], &first["calls"]), (&json!("__anon__"), &json!(0)));
     world.call(&nobody(), "list_entities", json!({})).await;
     until(async || world.ok(&nobody(), "session_token_usage", json!({})).await["calls"].as_u64().unwrap() >= 2).await;
+}
+
+#[tokio::test]
+async fn a_call_leaves_a_trace_to_its_own_passport_alone_and_without_its_values() {
+    let world = world().await;
+    let secret = json!({ "entity": "svc:api", "key": "owner", "value": "the-password-is-1234" });
+    let params = json!({ "name": "store_fact", "arguments": secret, "_meta": { "io.quorate/turn-id": "turn-7" } });
+    world.rpc(&a(), "tools/call", params).await;
+    world.post(&a().with("Quorate-Turn", "turn-8"), "/v1/tools/crux/delete_fact", "{}").await;
+    world.ok(&a(), "call_tool", json!({ "name": "list_entities", "arguments": {} })).await;
+    let told = world.ok(&a(), "tool_trace_recent", json!({})).await;
+    let seen: Vec<(&Value, &Value, &Value)> =
+        told["traces"].as_array().unwrap().iter().map(|trace| (&trace["tool"], &trace["turn_id"], &trace["outcome"]["status"])).collect();
+    let (ok, refused, none) = (json!("ok"), json!("refused"), Value::Null);
+    assert_eq!(
+        seen,
+        [
+            (&json!("list_entities"), &none, &ok),
+            (&json!("delete_fact"), &json!("turn-8"), &refused),
+            (&json!("store_fact"), &json!("turn-7"), &ok),
+        ]
+    );
+    assert_eq!(told["traces"][2]["predicted_effects"], json!([{ "kind": "fact_write", "entity": "svc:api", "key": "owner" }]));
+    assert_eq!(told["traces"][1]["outcome"]["code"], "-32602");
+    assert!(!told.to_string().contains("1234"), "{told}");
+    assert_eq!(world.ok(&a(), "tool_trace_recent", json!({ "turn_id": "turn-7" })).await["count"], 1);
+    assert_eq!(world.ok(&b(), "tool_trace_recent", json!({})).await["count"], 0);
+    // A tag that is no name is none, and keeps nothing from being handed over.
+    world.post(&a().with("Quorate-Turn", &"x".repeat(600)), "/v1/tools/crux/list_entities", "{}").await;
+    let told = world.ok(&a(), "tool_trace_recent", json!({ "top_k": 2 })).await;
+    assert_eq!((&told["traces"][0]["tool"], told["traces"][0].get("turn_id")), (&json!("list_entities"), None));
+}
+
+#[tokio::test]
+async fn pages_of_one_recall_are_one_loop_and_a_proposal_writes_nothing() {
+    let world = world().await;
+    for cursor in [None, Some("00"), Some("11"), Some("22")] {
+        let arguments = cursor.map_or(json!({ "query": "secret words" }), |cursor| json!({ "query": "secret words", "cursor": cursor }));
+        world.call(&a(), "query_facts", arguments).await;
+    }
+    let proposals = world.fake.proposals().len();
+    let told = world.ok(&a(), "learn", json!({})).await;
+    assert_eq!((&told["count"], &told["propose_only"], &told["scanned"]), (&json!(1), &json!(true), &json!(4)));
+    let signature = told["proposals"][0]["signature"].as_str().unwrap();
+    assert!(signature.starts_with("query_facts(query=#") && !told.to_string().contains("secret words"), "{told}");
+    assert_eq!(told["proposals"][0]["occurrences"], 4);
+    assert_eq!(world.fake.proposals().len(), proposals);
+    let refused = world.call(&a(), "learn", json!({ "min_repeats": 1 })).await.told();
+    assert!(refused.contains("`min_repeats` must be an integer from 2"), "{refused}");
+}
+
+#[tokio::test]
+async fn traces_and_activity_that_are_off_name_their_flag() {
+    let world = world().await;
+    for (flag, tool, told) in [
+        ("CORECRUXD_FEATURE_TOOL_TRACES", "tool_trace_recent", json!({ "feature_disabled": true, "count": 0, "traces": [] })),
+        ("CORECRUXD_FEATURE_TOOL_TRACES", "learn", json!({ "feature_disabled": true, "count": 0, "proposals": [] })),
+        ("CORECRUXD_FEATURE_ACTIVITY_LOG", "activity_recent", json!({ "feature_enabled": false, "rows": [] })),
+    ] {
+        world.fake.run(SetFlag { name: flag.into(), value: "off".into() }.into()).unwrap();
+        let arguments = if tool == "activity_recent" { json!({ "session_id": "s" }) } else { json!({}) };
+        let answer = world.ok(&a(), tool, arguments).await;
+        for (field, value) in told.as_object().unwrap() {
+            assert_eq!(&answer[field], value, "{tool} {field}");
+        }
+        assert_eq!(answer["note"], format!("switched off by the flag `{flag}`"));
+    }
+    let turn = json!({ "session_id": "s", "kind": "answer", "text": "a" }).to_string();
+    let refused = world.post(&a(), "/v1/activity", &turn).await;
+    assert_eq!(refused.status, 501);
+    assert!(refused.text.contains("CORECRUXD_FEATURE_ACTIVITY_LOG"), "{}", refused.text);
+}
+
+#[tokio::test]
+async fn the_control_arm_goes_without_its_budget_says_so_and_is_measured() {
+    let world = world().await;
+    let off = json!({ "holdout_enabled": false, "hint": "set CRUX_OUTPUT_HOLDOUT=0.05 to sample a live control arm" });
+    assert_eq!(world.ok(&a(), "token_savings", json!({})).await, off);
+    for n in 0..4 {
+        world.ok(&a(), "store_fact", json!({ "entity": format!("e{n}"), "key": "k", "value": "x".repeat(400) })).await;
+    }
+    // Above one is all of them, and gateways hear of it within seconds.
+    world.fake.run(SetFlag { name: "CRUX_OUTPUT_HOLDOUT".into(), value: "2.5".into() }.into()).unwrap();
+    // Room for one of them.
+    let ask = json!({ "token_budget": 300 });
+    until(async || world.ok(&a(), "query_facts", ask.clone()).await.get("unshaped") == Some(&json!(true))).await;
+    assert_eq!(world.ok(&a(), "query_facts", ask).await["rows"].as_array().unwrap().len(), 4);
+    let told = world.ok(&a(), "token_savings", json!({})).await;
+    assert_eq!((&told["holdout_fraction"], &told["n_control"], &told["n_treatment"]), (&json!(1.0), &json!(2), &json!(0)));
+    assert!(told["reduction_pct"].is_null() && told["note"].as_str().unwrap().starts_with("too few samples"), "{told}");
+}
+
+#[tokio::test]
+async fn a_session_tells_turns_and_calls_and_a_text_lists_kinds_too() {
+    let world = world().await;
+    let turn = json!({ "session_id": "build-42", "kind": "question", "text": "why? __ops::keys", "confidence": 0.5, "fact_refs": ["f_1"] });
+    let written = world.post(&a(), "/v1/activity", &turn.to_string()).await;
+    assert_eq!((written.status, &written.json()["seq"]), (201, &json!("1")), "{}", written.text);
+    world.post(&a().with("Quorate-Session", "build-42"), "/v1/tools/crux/list_entities", "{}").await;
+    let told = world.ok(&a(), "activity_recent", json!({ "session_id": "build-42", "token_budget": 0 })).await;
+    let rows = told["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &told["returned"], &told["token_budget"], &told["truncated"]), (2, &json!(2), &json!(500), &json!(false)));
+    assert_eq!((&rows[0]["kind"], &rows[0]["tool"]), (&json!("command"), &json!("list_entities")));
+    assert_eq!(
+        (&rows[1]["preview"], &rows[1]["confidence"], &rows[1]["fact_refs"]),
+        (&json!("why? [reserved]"), &json!(0.5), &json!(["f_1"]))
+    );
+    for kinds in [json!("question, answer"), json!(["question", "answer"])] {
+        let told = world.ok(&a(), "activity_recent", json!({ "session_id": "build-42", "kinds": kinds })).await;
+        assert_eq!(told["returned"], 1);
+    }
+    let after = world.ok(&a(), "activity_recent", json!({ "session_id": "build-42", "since": "1" })).await;
+    assert_eq!((&after["returned"], &after["rows"][0]["seq"]), (&json!(1), &json!("2")));
+    // A call's row is its caller's, a turn is the team's, and its whole text is at an address of its own.
+    let other = world.ok(&b(), "activity_recent", json!({ "session_id": "build-42" })).await;
+    assert_eq!((&other["returned"], &other["rows"][0]["kind"]), (&json!(1), &json!("question")));
+    let path = format!("/v1/activity/turn/{}", written.json()["turn_id"].as_str().unwrap());
+    let get = async |token: &str| http(world.address, "GET", &path, &[("Authorization".into(), format!("Bearer {token}"))], "").await;
+    assert_eq!(get("token-b").await.json()["text"], "why? __ops::keys");
+    assert_eq!(get("token-other").await.status, 404);
+    for (kinds, problem) in [(json!("question,gossip"), "must be one of"), (json!(7), "must be an array")] {
+        let refused = world.call(&a(), "activity_recent", json!({ "session_id": "s", "kinds": kinds })).await.told();
+        assert!(refused.contains(problem), "{refused}");
+    }
+    let refused = world.call(&a(), "activity_recent", json!({ "session_id": "s", "since": "yesterday" })).await.told();
+    assert!(refused.contains("`since` is no `seq`"), "{refused}");
 }
 
 #[tokio::test]

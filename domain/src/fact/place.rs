@@ -50,6 +50,11 @@ pub(super) fn off_panel(owner: &str, entity: &str) -> Option<&'static str> {
     if owner == EVERYONE { reserved.into_iter().find(|prefix| entity.starts_with(prefix)) } else { Some(AGENT) }
 }
 
+/// Whether an entity stands under a beginning that is no client's common ground: such names are kept out of traces and journals.
+pub(crate) fn is_reserved(entity: &str) -> bool {
+    off_panel(EVERYONE, entity).is_some()
+}
+
 /// The beginning for which a scoped forgetting leaves facts of this entity alone, whoever owns them.
 pub(super) fn kept_from_forgetting(entity: &str) -> Option<&'static str> {
     RESERVED.iter().map(|(prefix, _)| *prefix).chain(OPERATIONS).find(|prefix| entity.starts_with(prefix))

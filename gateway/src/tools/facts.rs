@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use quorate_domain::UnixMs;
 use quorate_domain::fact;
-use quorate_domain::limit::LIST_DEFAULT;
+use quorate_domain::limit::{LIST_DEFAULT, REPLY_BYTES_MAX};
 use quorate_domain::refusal::shown;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,7 @@ use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
 use crate::schema::Nullable;
+use crate::traces::Arm;
 
 /// How fast a fact goes stale.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
@@ -232,7 +233,13 @@ pub struct FactRows {
     /// Pass it as `cursor` for the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
+    /// True when the reply was sampled to go without its `token_budget` (`CRUX_OUTPUT_HOLDOUT`), for `token_savings` to compare.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unshaped: Option<bool>,
 }
+
+/// Tokens of the largest reply.
+const UNSHAPED_TOKENS: u64 = REPLY_BYTES_MAX as u64 / 4;
 
 impl Tool for QueryFacts {
     const NAME: &'static str = "query_facts";
@@ -248,13 +255,15 @@ impl Tool for QueryFacts {
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<FactRows>, CallError> {
+        let is_unshaped = ctx.arm == Arm::Control;
         let query = fact::QueryFacts {
             query: self.query,
             entity: self.entity,
             entity_prefix: self.entity_prefix,
             key: self.key,
             top_k: self.top_k,
-            token_budget: self.token_budget,
+            // The control arm of the hold-out experiment has no budget but the largest reply.
+            token_budget: if is_unshaped { Some(UNSHAPED_TOKENS) } else { self.token_budget },
             include_superseded: self.include_superseded,
             as_of: self.as_of.as_deref().map(instant).transpose()?,
             min_effective_confidence: self
@@ -269,6 +278,7 @@ impl Tool for QueryFacts {
             filtered_below_threshold: found.filtered_below_threshold,
             truncated: found.truncated,
             next_cursor: found.next_cursor,
+            unshaped: is_unshaped.then_some(true),
         };
         Ok(Reply::at(served.revision, facts))
     }

@@ -23,6 +23,7 @@ pub mod graph;
 pub mod handoffs;
 pub mod hardening;
 pub mod identity;
+pub mod measures;
 pub mod memory;
 pub mod observations;
 pub mod orchestrators;
@@ -140,6 +141,10 @@ pub fn crux() -> Catalog {
         .with::<features::FeatureSuggestNext>()
         .with::<graph::KindList>()
         .with::<graph::KindGet>()
+        .with::<measures::ToolTraceRecent>()
+        .with::<measures::Learn>()
+        .with::<measures::TokenSavings>()
+        .with::<measures::ActivityRecent>()
         .with::<usage::SessionTokenUsage>()
         .with::<approvals::ApprovalRequest>()
         .with::<approvals::ApprovalDecide>()
@@ -175,5 +180,6 @@ pub mod group {
     pub const ORCHESTRATORS: &str = "orchestrators";
     pub const GITHUB: &str = "github";
     pub const REPOSITORIES: &str = "repositories";
+    pub const MEASURES: &str = "measures";
     pub const TOOLS: &str = "tools";
 }

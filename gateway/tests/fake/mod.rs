@@ -244,7 +244,7 @@ impl Cluster for Node {
         let request = request.into_inner();
         let command: Command = codec::decode(&request.command).unwrap();
         // Counts of usage come by themselves, and are of no call.
-        if !matches!(command, Command::AddUsage(_)) {
+        if !matches!(command, Command::AddUsage(_) | Command::AddMeasures(_)) {
             self.fake.world.lock().unwrap().proposals.push((self.id, request.request_id.clone()));
         }
         let fault = self.fault().await;
