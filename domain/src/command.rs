@@ -9,7 +9,7 @@ use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
     approval, attestation, client, codec, config_audit, constraint, coord, decision, fact, flag, graph, handoff, identity, key_ring,
-    observation, orchestrator, passport, punchcard, session, usage, work,
+    observation, orchestrator, passport, punchcard, search, session, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -101,4 +101,5 @@ commands! {
     AttachMember(orchestrator::AttachMember) -> orchestrator::OrchestratorView,
     DetachMember(orchestrator::DetachMember) -> orchestrator::OrchestratorView,
     AddUsage(usage::AddUsage) -> usage::UsageAdded,
+    RecordGap(search::RecordGap) -> search::GapRecorded,
 }

@@ -32,6 +32,7 @@ mod place;
 mod rank;
 mod recall;
 mod relevant;
+mod searchable;
 #[cfg(test)]
 mod tests;
 
@@ -59,7 +60,10 @@ pub use self::recall::{FactRow, FactRows, QueryFacts};
 pub(crate) use self::place::EVERYONE;
 use self::place::{Place, daemon_owned, filed_name, only_the_service};
 use self::rank::State;
+pub(crate) use self::page::Room;
+pub(crate) use self::recall::json_text_bytes;
 pub(crate) use self::relevant::{PackedFact, Relevant, relevant, stands};
+pub(crate) use self::searchable::{Found, Searchable, best_about, find};
 use crate::event;
 use crate::identity::check_name;
 use crate::key::Key;

@@ -43,6 +43,7 @@ pub mod receipt;
 pub mod record;
 pub mod refusal;
 pub mod resource;
+pub mod search;
 pub mod session;
 pub mod stamp;
 #[cfg(test)]

@@ -141,3 +141,22 @@ pub const COORD_TTL_S_DEFAULT: u64 = 4 * 60 * 60;
 pub const COORD_TTL_S_MAX: u64 = 24 * 60 * 60;
 /// Cards that are told of one session.
 pub const COORD_LEASES_SHOWN: usize = 5;
+
+/// A search's text, results that one can page through in all, and those that the index is asked for beyond a page, in place of
+/// any that the state no longer holds.
+pub const SEARCH_QUERY_BYTES_MAX: usize = 2 * 1024;
+pub const SEARCH_DEPTH_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
+pub const SEARCH_SPARE: usize = if cfg!(test) { 4 } else { 40 };
+/// Best results whose neighbours in the graph are looked at, edges of each, and facts about what they lead to.
+pub const SEARCH_SEEDS: usize = 8;
+pub const SEARCH_EDGES: usize = 16;
+pub const SEARCH_FACTS: usize = 3;
+/// Ids that are expanded at once, and their bytes in all.
+pub const EXPAND_IDS_MAX: usize = 50;
+pub const EXPAND_IDS_BYTES_MAX: usize = 4 * 1024;
+/// Revisions for which the changes of what can be found are kept. An index that is further behind is built anew.
+pub const SEARCH_FEED_REVISIONS: u64 = if cfg!(test) { 20 } else { 200_000 };
+/// What nothing was found for: how many are kept in a tenant, the words of one, and how long one is not noted again.
+pub const SEARCH_GAPS_MAX: u64 = if cfg!(test) { 5 } else { 200 };
+pub const SEARCH_GAP_BYTES_MAX: usize = 200;
+pub const SEARCH_GAP_AGAIN_MS: u64 = 60 * 60 * 1_000;

@@ -58,6 +58,12 @@ pub enum Kind {
     ObservationLink = 67,
     ObservationHead = 68,
     ReceiptKey = 69,
+    // Search
+    SearchFeed = 170,
+    SearchFeedKept = 171,
+    SearchGap = 174,
+    SearchGapOrder = 175,
+    SearchGapsKept = 176,
     // Dedup
     Answer = 70,
     AnswerOrder = 71,

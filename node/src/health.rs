@@ -19,9 +19,11 @@ use quorate_proto::cluster::StatusResponse;
 use quorate_raft::RaftNode;
 use serde_json::json;
 
+use crate::search::SearchIndex;
+
 /// The routes.
-pub fn routes(raft: RaftNode, link: Link) -> Router {
-    let metrics = get(move |State(raft): State<RaftNode>| async move { metrics(&raft, &link) });
+pub fn routes(raft: RaftNode, search: SearchIndex, link: Link) -> Router {
+    let metrics = get(move |State(raft): State<RaftNode>| async move { metrics(&raft, &search, &link) });
     Router::new().route("/livez", get(|| async { "ok\n" })).route("/readyz", get(readyz)).route("/metrics", metrics).with_state(raft)
 }
 
@@ -69,8 +71,8 @@ async fn readyz(State(raft): State<RaftNode>, RawQuery(query): RawQuery) -> Resp
     (code, Json(body)).into_response()
 }
 
-fn metrics(raft: &RaftNode, link: &Link) -> Response {
-    let text = exposition(&raft.status()) + &raft.exposition() + &quorate_link::exposition(&link.expiries(), link.reload_failures());
+fn metrics(raft: &RaftNode, search: &SearchIndex, link: &Link) -> Response {
+    let text = exposition(&raft.status()) + &raft.exposition() + &search.exposition() + &quorate_link::exposition(&link.expiries(), link.reload_failures());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 

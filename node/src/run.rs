@@ -21,6 +21,7 @@ use crate::Config;
 use crate::guard::Guard;
 use crate::health::{self, Door};
 use crate::operator::OperatorService;
+use crate::search::SearchIndex;
 use crate::service::ClusterService;
 
 /// How a node ended.
@@ -36,6 +37,8 @@ pub enum Ended {
 
 /// A connection that says nothing for so long is asked whether it is still there, and has as long to answer.
 const KEEPALIVE: Duration = Duration::from_secs(5);
+/// The folder of the search index within the replica's. It can be deleted while the node is down.
+const SEARCH_DIR: &str = "search";
 /// Calls under way have so long to end once the node stops.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -64,9 +67,11 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
     };
     tracing::info!(node = config.node_id, grpc = config.grpc, http = config.http, "node serves");
 
+    let search = SearchIndex::start(raft.clone(), raft.data_dir().path().join(SEARCH_DIR), format!("{}/{}", config.cluster_id, config.lineage));
+
     let (end, ended) = watch::channel(false);
     let served = {
-        let router = services(&raft, Arc::new(signer), &config.cluster_id, config.cluster_secret.clone());
+        let router = services(&raft, Some(search.clone()), Arc::new(signer), &config.cluster_id, config.cluster_secret.clone());
         tokio::spawn(router.serve_with_incoming_shutdown(link.listen(grpc), until(ended.clone())))
     };
     let health = {
@@ -74,13 +79,14 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
             Some(front) => Door::new(Link::front(front, http)),
             None => Door::new(Link::plain().listen(http)),
         };
-        tokio::spawn(axum::serve(door, health::routes(raft.clone(), link)).with_graceful_shutdown(until(ended)).into_future())
+        tokio::spawn(axum::serve(door, health::routes(raft.clone(), search.clone(), link)).with_graceful_shutdown(until(ended)).into_future())
     };
 
     let outcome = tokio::select! {
         () = stop => Ended::Stopped,
         why = raft.stopped() => Ended::EngineStopped(why),
     };
+    search.stop();
     // The engine goes first, while the doors are open: a successor has to be able to talk to this node.
     raft.shutdown().await;
     end.send_replace(true);
@@ -90,10 +96,18 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
 }
 
 /// What a node answers over gRPC: gateways and operators, and the other nodes.
-pub fn services(raft: &RaftNode, signer: Arc<Signer>, cluster_id: &str, cluster_secret: Option<String>) -> Router {
+///
+/// Without an index no search is served; a simulation has none, since its files are real.
+pub fn services(
+    raft: &RaftNode,
+    search: Option<SearchIndex>,
+    signer: Arc<Signer>,
+    cluster_id: &str,
+    cluster_secret: Option<String>,
+) -> Router {
     let guard = |roles| Guard::new(cluster_secret.clone(), cluster_id, roles);
     let operator = OperatorServer::new(OperatorService::new(raft.clone(), Arc::clone(&signer)));
-    let cluster = ClusterServer::new(ClusterService::new(raft.clone(), signer))
+    let cluster = ClusterServer::new(ClusterService::new(raft.clone(), search, signer))
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .max_encoding_message_size(4 * REQUEST_BYTES_MAX);
     Server::builder()

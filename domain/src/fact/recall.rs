@@ -82,7 +82,7 @@ impl FactRow {
 }
 
 /// The bytes of a text as JSON: quoted, quotes and backslashes and control characters escaped.
-pub(super) fn json_text_bytes(text: &str) -> usize {
+pub(crate) fn json_text_bytes(text: &str) -> usize {
     let escaped = |byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0C => 2,
         0x00..=0x1F => 6,

@@ -540,7 +540,7 @@ fn a_page_says_why_it_ends_and_goes_on_in_the_same_order() {
             #4 is a k4 version 1
             facts:
               a k2 = x (version 1 by mara, 0.8, none, fresh)
-            refused: `token_budget` of 20 has no room for the next fact, which needs 145
+            refused: `token_budget` of 20 has no room for the next row, which needs 145
             facts:
               a k4 = x (version 1 by mara, 0.95, none, fresh)
               there are more: token_budget
