@@ -55,12 +55,12 @@ pub use self::freshness::{
 pub use self::history::{FactHistory, FactVersion, FactVersions};
 pub use self::horizon::{HorizonClass, MEDIUM_STALE_DAYS, STABLE_STALE_DAYS, VOLATILE_STALE_HOURS};
 pub use self::panel::{EditFact, FactEdited, FactPinned, MemoryFacts, MemoryHistory, MemoryRow, PinFact, ViewMemory};
-pub use self::recall::{FactRow, FactRows, QueryFacts};
+pub use self::recall::{FactRow, FactRows, NAMED_MAX, NamedHits, QueryFacts};
 
+pub(crate) use self::page::Room;
 pub(crate) use self::place::EVERYONE;
 use self::place::{Place, daemon_owned, filed_name, only_the_service};
 use self::rank::State;
-pub(crate) use self::page::Room;
 pub(crate) use self::recall::json_text_bytes;
 pub(crate) use self::relevant::{PackedFact, Relevant, relevant, stands};
 pub(crate) use self::searchable::{Found, Searchable, best_about, find};

@@ -151,6 +151,7 @@ mod tests {
             as_of: None,
             min_effective_confidence: None,
             cursor: None,
+            hits: Default::default(),
         };
         ask(QueryFacts { entity: some.clone(), ..facts.clone() }.into());
         ask(QueryFacts { entity: Some(format!("__agent::olga::{name}")), ..facts.clone() }.into());

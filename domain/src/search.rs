@@ -11,12 +11,12 @@ pub mod expand;
 pub mod feed;
 pub mod gap;
 pub mod source;
-pub mod words;
 #[cfg(test)]
 mod tests;
+pub mod words;
 
 pub use ask::{Asked, Coverage, Found, FoundRow, Hits, Search};
-pub use expand::{Expanded, ExpandedRow, ExpandResults, MissingResult};
+pub use expand::{ExpandResults, Expanded, ExpandedRow, MissingResult};
 pub use feed::{Changes, changes_after};
 pub use gap::{Gap, GapRecorded, Gaps, ListGaps, RecordGap};
 pub use source::{Document, Walked, document, walk};

@@ -72,7 +72,10 @@ async fn readyz(State(raft): State<RaftNode>, RawQuery(query): RawQuery) -> Resp
 }
 
 fn metrics(raft: &RaftNode, search: &SearchIndex, link: &Link) -> Response {
-    let text = exposition(&raft.status()) + &raft.exposition() + &search.exposition() + &quorate_link::exposition(&link.expiries(), link.reload_failures());
+    let text = exposition(&raft.status())
+        + &raft.exposition()
+        + &search.exposition()
+        + &quorate_link::exposition(&link.expiries(), link.reload_failures());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 

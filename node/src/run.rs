@@ -67,7 +67,8 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
     };
     tracing::info!(node = config.node_id, grpc = config.grpc, http = config.http, "node serves");
 
-    let search = SearchIndex::start(raft.clone(), raft.data_dir().path().join(SEARCH_DIR), format!("{}/{}", config.cluster_id, config.lineage));
+    let search =
+        SearchIndex::start(raft.clone(), raft.data_dir().path().join(SEARCH_DIR), format!("{}/{}", config.cluster_id, config.lineage));
 
     let (end, ended) = watch::channel(false);
     let served = {
@@ -79,7 +80,9 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
             Some(front) => Door::new(Link::front(front, http)),
             None => Door::new(Link::plain().listen(http)),
         };
-        tokio::spawn(axum::serve(door, health::routes(raft.clone(), search.clone(), link)).with_graceful_shutdown(until(ended)).into_future())
+        tokio::spawn(
+            axum::serve(door, health::routes(raft.clone(), search.clone(), link)).with_graceful_shutdown(until(ended)).into_future(),
+        )
     };
 
     let outcome = tokio::select! {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use quorate_domain::fact::{NAMED_MAX, NamedHits};
 use quorate_domain::search::{Asked, Hits};
 use quorate_domain::{Principal, Revision};
 use quorate_proto::cluster as wire;
@@ -97,6 +98,24 @@ impl SearchIndex {
         }
     }
 
+    /// Facts whose key is this name, by what the index knows now: whoever asks reads the rest from the state.
+    pub async fn named(&self, caller: Principal, name: String) -> NamedHits {
+        let current = self.shared.current.borrow().clone();
+        let (Some(index), Some(indexed_through)) = (current.index, current.through) else { return NamedHits::default() };
+        match blocking(move || index.named(&caller, &name, NAMED_MAX)).await {
+            Ok(Ok(keys)) => NamedHits { keys, indexed_through },
+            // It only decides an order, so the facts are told without.
+            Ok(Err(error)) => {
+                self.lost(&chain(&error));
+                NamedHits::default()
+            }
+            Err(panic) => {
+                self.lost(&panic.to_string());
+                NamedHits::default()
+            }
+        }
+    }
+
     fn lost(&self, why: &str) -> wire::Unavailable {
         tracing::error!(why, "the search index failed, and is built anew");
         self.shared.damaged.store(true, Ordering::Relaxed);
@@ -127,7 +146,12 @@ impl SearchIndex {
         let mut add = |name: &str, kind: &str, help: &str, value: u64| {
             text += &format!("# HELP quorate_search_{name} {help}\n# TYPE quorate_search_{name} {kind}\nquorate_search_{name} {value}\n");
         };
-        add("indexed_through", "gauge", "Revision up to which the search index goes; 0 while it is built.", current.through.map_or(0, |at| at.0));
+        add(
+            "indexed_through",
+            "gauge",
+            "Revision up to which the search index goes; 0 while it is built.",
+            current.through.map_or(0, |at| at.0),
+        );
         add("documents", "gauge", "Documents in the search index.", documents);
         add("segments", "gauge", "Segments of the search index.", segments);
         add("disk_bytes", "gauge", "What the search index takes on disk.", disk_bytes);
@@ -178,12 +202,12 @@ async fn follow(shared: &std::sync::Weak<Shared>, raft: &RaftNode, mut indexer: 
         }
         applied.borrow_and_update();
         let (state, stopper) = (Arc::clone(raft.state()), Arc::clone(&this));
-        let step = blocking(move || {
+        let following = blocking(move || {
             let step = indexer.follow(&state.view(), &|| stopper.stop.load(Ordering::Relaxed));
             (indexer, step)
         });
         let step: Result<Step, Error>;
-        (indexer, step) = match step.await {
+        (indexer, step) = match following.await {
             Ok(done) => done,
             Err(panic) => return Some(panic.to_string()),
         };

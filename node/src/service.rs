@@ -166,7 +166,9 @@ impl Cluster for ClusterService {
         };
         let query = match self.with_hits(query, &caller, &at, deadline).await? {
             Ok(query) => query,
-            Err(unavailable) => return Ok(Response::new(wire::ReadResponse { result: Some(wire::read_response::Result::Unavailable(unavailable)) })),
+            Err(unavailable) => {
+                return Ok(Response::new(wire::ReadResponse { result: Some(wire::read_response::Result::Unavailable(unavailable)) }));
+            }
         };
         let signer = Arc::clone(&self.signer);
         let served = blocking(move || {
@@ -300,7 +302,7 @@ fn membership_refused(error: &MembershipError) -> wire::MembershipRefused {
 }
 
 impl ClusterService {
-    /// A search with what this node's index names for it; any other query as it is.
+    /// What asks by words, with what this node's index names for it; any other query as it is.
     async fn with_hits(
         &self,
         query: Query,
@@ -308,7 +310,16 @@ impl ClusterService {
         at: &quorate_raft::ReadAt,
         deadline: Instant,
     ) -> Result<Result<Query, wire::Unavailable>, Status> {
-        let Query::Search(mut search) = query else { return Ok(Ok(query)) };
+        let mut search = match (query, &self.search) {
+            (Query::Search(search), _) => search,
+            (Query::QueryFacts(mut facts), Some(index)) => {
+                if let Some(name) = facts.asked_name() {
+                    facts.hits = index.named(caller.clone(), name).await;
+                }
+                return Ok(Ok(facts.into()));
+            }
+            (query, _) => return Ok(Ok(query)),
+        };
         // One that is refused needs no hits to be.
         let Ok(asked) = search.asked(caller) else { return Ok(Ok(search.into())) };
         let Some(index) = &self.search else { return Err(Status::unimplemented("this node has no search index")) };

@@ -14,7 +14,7 @@ use tantivy::indexer::{IndexWriterOptions, LogMergePolicy};
 use tantivy::query::{BooleanQuery, BoostQuery, Occur, Query, TermQuery};
 use tantivy::schema::{BytesOptions, Field, IndexRecordOption, STORED, Schema, TextFieldIndexing, TextOptions, Value};
 use tantivy::tokenizer::{PreTokenizedString, Token};
-use tantivy::{IndexReader, IndexSettings, IndexWriter, ReloadPolicy, TantivyDocument, Term};
+use tantivy::{DocAddress, IndexReader, IndexSettings, IndexWriter, ReloadPolicy, Searcher, TantivyDocument, Term};
 
 use crate::lazy::Lazy;
 use crate::space::space;
@@ -117,7 +117,8 @@ impl Index {
             return Err(Error::Damaged(format!("{} has another checksum", file.display())));
         }
         let through = index.load_metas()?.payload.and_then(|payload| parse(&payload, origin));
-        let options = IndexWriterOptions::builder().num_worker_threads(1).num_merge_threads(1).memory_budget_per_thread(BUFFER_BYTES).build();
+        let options =
+            IndexWriterOptions::builder().num_worker_threads(1).num_merge_threads(1).memory_budget_per_thread(BUFFER_BYTES).build();
         let writer: IndexWriter = index.writer_with_options(options)?;
         let mut policy = LogMergePolicy::default();
         policy.set_max_docs_before_merge(SEGMENT_DOCS_MAX);
@@ -136,15 +137,12 @@ impl Index {
         if clauses.is_empty() || asked.hits_max == 0 {
             return Ok(Hits { keys: Vec::new(), segments, indexed_through });
         }
-        let statistics = Statistics { searcher: &searcher, spaces: &spaces, space_field: self.fields.space, names_field: self.fields.names };
+        let statistics =
+            Statistics { searcher: &searcher, spaces: &spaces, space_field: self.fields.space, names_field: self.fields.names };
         let best = TopDocs::with_limit(asked.hits_max).order_by_score();
         let found = searcher.search_with_statistics_provider(&BooleanQuery::new(clauses), &best, &statistics)?;
-        let keys = found.into_iter().map(|(_, address)| {
-            let document: TantivyDocument = searcher.doc(address)?;
-            let key = document.get_first(self.fields.key).and_then(|value| value.as_bytes().map(<[u8]>::to_vec));
-            key.ok_or_else(|| Error::Damaged("a document has no key".into()))
-        });
-        Ok(Hits { keys: keys.collect::<Result<_, Error>>()?, segments, indexed_through })
+        let keys = found.into_iter().map(|(_, address)| self.key(&searcher, address)).collect::<Result<_, Error>>()?;
+        Ok(Hits { keys, segments, indexed_through })
     }
 
     fn clauses(&self, space: &str, asked: &Asked) -> Vec<(Occur, Box<dyn Query>)> {
@@ -168,9 +166,31 @@ impl Index {
             }
         }
         if !asked.name.is_empty() {
-            clauses.push(clause(exact, &asked.name, EXACT));
+            clauses.push(clause(exact, &whole_name("", false, &asked.name), EXACT));
+            clauses.push(clause(exact, &whole_name("", true, &asked.name), EXACT / 2.0));
         }
         clauses
+    }
+
+    /// Keys of records that this caller sees and whose first name is this one, at most so many.
+    pub fn named(&self, caller: &Principal, folded: &str, keys_max: usize) -> Result<Vec<Vec<u8>>, Error> {
+        let searcher = self.reader.searcher();
+        let mut keys = Vec::new();
+        for space in spaces(caller) {
+            let term = Term::from_field_text(self.fields.exact, &whole_name(&space, false, folded));
+            let query = TermQuery::new(term, IndexRecordOption::Basic);
+            let found = searcher.search(&query, &TopDocs::with_limit(keys_max.max(1)).order_by_score())?;
+            for (_, address) in found {
+                keys.push(self.key(&searcher, address)?);
+            }
+        }
+        Ok(keys)
+    }
+
+    fn key(&self, searcher: &Searcher, address: DocAddress) -> Result<Vec<u8>, Error> {
+        let document: TantivyDocument = searcher.doc(address)?;
+        let key = document.get_first(self.fields.key).and_then(|value| value.as_bytes().map(<[u8]>::to_vec));
+        key.ok_or_else(|| Error::Damaged("a document has no key".into()))
     }
 
     pub fn size(&self) -> Size {
@@ -210,8 +230,8 @@ impl Writer {
         let mut fields = TantivyDocument::new();
         fields.add_bytes(key, &document.key);
         fields.add_text(space_field, &space);
-        for name in &document.names {
-            fields.add_text(exact, format!("{space}{}", folded_name(name)));
+        for (n, name) in document.names.iter().enumerate() {
+            fields.add_text(exact, whole_name(&space, n > 0, &folded_name(name)));
         }
         fields.add_pre_tokenized_text(names, tokens(&space, document.names.iter().map(String::as_str)));
         fields.add_pre_tokenized_text(text, tokens(&space, [document.text.as_str()].into_iter()));
@@ -232,6 +252,11 @@ impl Writer {
         prepared.commit()?;
         Ok(self.reader.reload()?)
     }
+}
+
+/// A whole name; those of the second rank are apart, since what is called so is not what merely belongs to it.
+fn whole_name(space: &str, is_second: bool, folded: &str) -> String {
+    if is_second { format!("{space}\u{1}{folded}") } else { format!("{space}{folded}") }
 }
 
 /// The words of some texts, each behind the mark of its space.

@@ -2,20 +2,26 @@
 //!
 //! A match is a fact that the filters let through and that holds at least one of the query's words. Effective confidence, age
 //! and freshness are those of the instant of the first page, which the cursor keeps, so that the order stands still while a
-//! caller pages. `as_of` only filters: it asks which facts were valid then, deleted ones included, and not how fresh they were.
+//! caller pages. Facts whose key or entity is the query itself, in any letter case, come before all others, in the same order among
+//! themselves: who asks for a name means what has it, not what tells of it. `as_of` only filters: it asks which facts were valid then, deleted ones included, and not how fresh they were.
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use super::page::{self, Asked, Page, Start};
 use super::place::{Place, Region, check_entity, check_entity_prefix, filed_name};
 use super::rank::{Order, State, Walk, lane};
+use super::searchable::{best_about, fact_at};
 use super::{Confidence, Fact, Head, HorizonClass, at_most, pair_id};
 use crate::cursor::Cursors;
 use crate::identity::check_name;
-use crate::limit::{SCAN_ROWS_MAX, TEXT_BYTES_MAX};
+use crate::limit::{NAME_BYTES_MAX, SCAN_ROWS_MAX, TEXT_BYTES_MAX};
 use crate::record::{ReadRecords, Record};
 use crate::refusal::{Applied, Refusal};
-use crate::stamp::{ReadStamp, UnixMs};
+use crate::search::words::folded_name;
+use crate::search::{self, Changes};
+use crate::stamp::{ReadStamp, Revision, UnixMs};
 use crate::tx::{Read, StorageError};
 
 /// Finds active facts by keywords, entity or key, best first.
@@ -34,6 +40,18 @@ pub struct QueryFacts {
     pub as_of: Option<UnixMs>,
     pub min_effective_confidence: Option<Confidence>,
     pub cursor: Option<String>,
+    /// What the serving node's index names. A caller's is replaced.
+    #[serde(default)]
+    pub hits: NamedHits,
+}
+
+/// Facts whose key is the query, by an index.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NamedHits {
+    /// Keys of their records.
+    pub keys: Vec<Vec<u8>>,
+    /// Every change up to this revision is in the index.
+    pub indexed_through: Revision,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,6 +109,10 @@ pub(crate) fn json_text_bytes(text: &str) -> usize {
     2 + text.bytes().map(escaped).sum::<usize>()
 }
 
+/// Facts of one name that are looked at, and changes that no index knows yet.
+pub const NAMED_MAX: usize = 200;
+const NAMED_LATE_MAX: usize = 256;
+
 impl QueryFacts {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<FactRows> {
         let cursors = self.cursors(at);
@@ -101,10 +123,14 @@ impl QueryFacts {
         let filter = Filter::new(&self, at);
         let now = start.now;
         let mut walk = self.walk(view, at, now, start.after)?;
+        let named = self.named(view, at, now)?;
+        let named_ids: BTreeSet<Vec<u8>> = named.iter().map(|(_, id)| id.clone()).collect();
+        walk.and_set(named, start.after);
         let floor = self.min_effective_confidence.map_or(0, |floor| floor.0.saturating_mul(2));
         let mut below = 0;
         let page = page::fill(view, at, &cursors, start, &mut walk, |order, fact| {
-            if !filter.lets_through(&fact) {
+            let came_first = !order.is_named() && named_ids.contains(fact.id().as_bytes());
+            if came_first || !filter.lets_through(&fact) {
                 return Ok(None);
             }
             if order.strength() < floor {
@@ -148,6 +174,49 @@ impl QueryFacts {
         asked.check(cursors, at)
     }
 
+    /// The name that an index has to be asked for, if it has to.
+    pub fn asked_name(&self) -> Option<String> {
+        self.name().filter(|_| self.entity.is_none()).map(folded_name)
+    }
+
+    fn name(&self) -> Option<&str> {
+        // A longer text is no name of anything.
+        self.query.as_deref().map(str::trim).filter(|name| !name.is_empty() && name.len() <= NAME_BYTES_MAX)
+    }
+
+    /// Active facts that have the query as their name.
+    fn named(&self, view: &impl Read, at: &ReadStamp, now: UnixMs) -> Result<Vec<(Order, Vec<u8>)>, StorageError> {
+        let Some(name) = self.name() else { return Ok(Vec::new()) };
+        let tenant = &at.caller.tenant;
+        if let Some(entity) = &self.entity {
+            let mut found = Vec::new();
+            for place in Place::to_read(entity, &at.caller) {
+                found.extend(active_of_pair(view, tenant, &place, name)?);
+            }
+            return Ok(found.into_iter().map(|fact| (Order::of(&fact, now).named(), fact.id().into_bytes())).collect());
+        }
+        let mut keys: BTreeSet<Vec<u8>> = self.hits.keys.iter().cloned().collect();
+        // What the index does not know yet; a bounded part, since it is never far behind for long.
+        if self.hits.indexed_through > Revision(0)
+            && let Changes::Keys { keys: late, .. } = search::changes_after(view, self.hits.indexed_through, at.revision, NAMED_LATE_MAX)?
+        {
+            keys.extend(late);
+        }
+        let folded = folded_name(name);
+        let mut found = Vec::new();
+        for key in keys.into_iter().chain(best_about(view, at, name, NAMED_MAX)?) {
+            let fact = fact_at(view, &key)?.filter(|fact| fact.tenant == *tenant && fact.is_visible_to(&at.caller));
+            let has_it =
+                |fact: &Fact| fact.entity == name || filed_name(&fact.owner, &fact.entity) == name || folded_name(&fact.key) == folded;
+            if let Some(fact) = fact.filter(|fact| fact.state() == State::Active && has_it(fact)) {
+                found.push((Order::of(&fact, now).named(), fact.id().into_bytes()));
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
     /// The cheapest way that meets all matches in order.
     fn walk<'a, V: Read>(&self, view: &'a V, at: &ReadStamp, now: UnixMs, after: Option<Order>) -> Result<Walk<'a, V>, StorageError> {
         let tenant = &at.caller.tenant;
@@ -186,12 +255,15 @@ pub(super) fn one_pair<'a, V: Read>(
 ) -> Result<Walk<'a, V>, StorageError> {
     let mut found = Vec::new();
     for place in places {
-        let head: Option<Head> = view.get(tenant, &pair_id(&place.owner, &place.entity, key))?;
-        if let Some(fact) = head.map(|head| super::active(view, &head)).transpose()?.flatten() {
-            found.push((Order::of(&fact, now), fact.id().into_bytes()));
-        }
+        let fact = active_of_pair(view, tenant, place, key)?;
+        found.extend(fact.map(|fact| (Order::of(&fact, now), fact.id().into_bytes())));
     }
     Ok(Walk::set(found, after))
+}
+
+fn active_of_pair(view: &impl Read, tenant: &str, place: &Place, key: &str) -> Result<Option<Fact>, StorageError> {
+    let head: Option<Head> = view.get(tenant, &pair_id(&place.owner, &place.entity, key))?;
+    Ok(head.map(|head| super::active(view, &head)).transpose()?.flatten())
 }
 
 /// What a fact has to be like, apart from its state.

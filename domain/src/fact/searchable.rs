@@ -5,13 +5,14 @@ use serde::Deserialize;
 use super::place::{Place, daemon_owned};
 use super::rank::{State, Walk, lane};
 use super::{Fact, filed_name, visible};
+use crate::codec;
 use crate::decision;
 use crate::key::Key;
 use crate::record::{Kind, Record, kind_prefix};
 use crate::search::Document;
-use crate::search::source::Node;
+use crate::search::source::{Node, is_of_kind};
 use crate::stamp::{Principal, ReadStamp};
-use crate::tx::{Read, StorageError};
+use crate::tx::{Read, StorageError, Table};
 
 /// A stored version, read to be indexed.
 #[derive(Deserialize)]
@@ -54,6 +55,15 @@ pub(crate) fn find(view: &impl Read, caller: &Principal, fact_id: &str) -> Resul
     })
 }
 
+/// The fact under a record's key, if it is one.
+pub(super) fn fact_at(view: &impl Read, key: &[u8]) -> Result<Option<Fact>, StorageError> {
+    if !is_of_kind(key, Kind::Fact) {
+        return Ok(None);
+    }
+    let bytes = view.get_bytes(Table::Records, key)?;
+    bytes.map(|bytes| codec::decode(&bytes).map_err(|error| StorageError::new("fact", error))).transpose()
+}
+
 fn record_key(tenant: &str, id: &[u8]) -> Vec<u8> {
     kind_prefix(tenant, Kind::Fact).raw(id).into_bytes()
 }
@@ -61,8 +71,7 @@ fn record_key(tenant: &str, id: &[u8]) -> Vec<u8> {
 /// The record keys of the best facts about an entity that the caller sees, at most `limit`.
 pub(crate) fn best_about(view: &impl Read, at: &ReadStamp, entity: &str, limit: usize) -> Result<Vec<Vec<u8>>, StorageError> {
     let tenant = &at.caller.tenant;
-    let lanes: Vec<Key> =
-        Place::to_read(entity, &at.caller).iter().map(|place| lane(tenant, &place.owner, Some(&place.entity))).collect();
+    let lanes: Vec<Key> = Place::to_read(entity, &at.caller).iter().map(|place| lane(tenant, &place.owner, Some(&place.entity))).collect();
     let mut walk = Walk::lanes(view, &lanes, &[State::Active], at.wall, None)?;
     let mut keys = Vec::new();
     // A step may only jump on.

@@ -78,6 +78,7 @@ fn everything() -> QueryFacts {
         as_of: None,
         min_effective_confidence: None,
         cursor: None,
+        hits: Default::default(),
     }
 }
 

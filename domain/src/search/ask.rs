@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::source::{Document, Node, cut, document};
+use super::source::{Document, Node, check_own_tenant, cut, document};
 use super::words::{Piece, folded_name, pieces};
 use crate::cursor::Cursors;
 use crate::fact::{self, Room, json_text_bytes};
 use crate::graph;
-use crate::identity::check_tenant;
 use crate::limit::{LIST_MAX, SEARCH_DEPTH_MAX, SEARCH_EDGES, SEARCH_FACTS, SEARCH_QUERY_BYTES_MAX, SEARCH_SEEDS, SEARCH_SPARE};
+use crate::machine::Clock;
 use crate::refusal::{Applied, Refusal};
 use crate::search::gap;
 use crate::stamp::{Principal, ReadStamp, Revision};
@@ -63,8 +63,8 @@ pub struct Found {
     pub coverage: Coverage,
     pub segments_searched: u64,
     pub indexed_through: Revision,
-    /// The revision of the state that the results were checked against.
-    pub revision: Revision,
+    /// Whether that is all that this state holds.
+    pub is_up_to_date: bool,
     pub next_cursor: Option<String>,
     /// Why the rows end although there are more: `limit`, `reply_bytes`, `token_budget` or `depth`.
     pub truncated: Option<String>,
@@ -119,7 +119,7 @@ impl Search {
 
     /// All that can be refused without reading, and how many results went before.
     fn check(&self, caller: &Principal) -> Result<usize, Refusal> {
-        if let Some(refusal) = check_tenant(caller, Some(&self.tenant_id)) {
+        if let Some(refusal) = check_own_tenant(caller, &self.tenant_id) {
             return Err(refusal);
         }
         fact::at_most("query", self.query.len(), SEARCH_QUERY_BYTES_MAX, "bytes")?;
@@ -187,7 +187,7 @@ impl Search {
             coverage,
             segments_searched: self.hits.segments,
             indexed_through: self.hits.indexed_through,
-            revision: at.revision,
+            is_up_to_date: self.hits.indexed_through >= Clock::read(view)?.revision,
             next_cursor,
             truncated: stopped.map(Into::into),
             gap,
@@ -255,8 +255,7 @@ fn rank(view: &impl Read, at: &ReadStamp, keys: &[Vec<u8>]) -> Result<Vec<(u32, 
             *scores.entry(key).or_default() += u32::try_from(part).unwrap_or(ONE);
         }
     }
-    let mut ranked: Vec<(u32, Document)> =
-        scores.into_iter().filter_map(|(key, score)| Some((score, documents.remove(&key)?))).collect();
+    let mut ranked: Vec<(u32, Document)> = scores.into_iter().filter_map(|(key, score)| Some((score, documents.remove(&key)?))).collect();
     ranked.sort_by(|(one, a), (other, b)| other.cmp(one).then_with(|| a.key.cmp(&b.key)));
     Ok(ranked)
 }
@@ -345,7 +344,8 @@ impl Wanted {
             }
         }
         let holds = |piece: &Piece| {
-            piece.whole.iter().any(|word| held.contains(word)) || !piece.parts.is_empty() && piece.parts.iter().all(|word| held.contains(word))
+            piece.whole.iter().any(|word| held.contains(word))
+                || !piece.parts.is_empty() && piece.parts.iter().all(|word| held.contains(word))
         };
         Held { pieces: (0..self.pieces.len()).filter(|&i| holds(&self.pieces[i])).collect(), first }
     }

@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::ask::tokens;
-use super::source::{Document, Node, by_result_id};
+use super::source::{Document, Node, by_result_id, check_own_tenant};
 use crate::fact::{self, Room, json_text_bytes};
 use crate::graph;
-use crate::identity::check_tenant;
 use crate::limit::{EXPAND_IDS_BYTES_MAX, EXPAND_IDS_MAX};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
@@ -51,7 +50,7 @@ pub struct MissingResult {
 
 impl ExpandResults {
     fn check(&self, at: &ReadStamp) -> Result<(), Refusal> {
-        if let Some(refusal) = check_tenant(&at.caller, Some(&self.tenant_id)) {
+        if let Some(refusal) = check_own_tenant(&at.caller, &self.tenant_id) {
             return Err(refusal);
         }
         if self.token_budget == Some(0) {

@@ -108,7 +108,9 @@ impl Kept {
 /// The revision in a row's key, which ends in it and a number.
 fn revision_of(key: &[u8]) -> Result<Revision, StorageError> {
     let bytes = key.len().checked_sub(16).and_then(|at| key[at..].first_chunk());
-    bytes.map(|bytes| Revision(u64::from_be_bytes(*bytes))).ok_or_else(|| StorageError::corrupt("a row of the search feed has another form"))
+    bytes
+        .map(|bytes| Revision(u64::from_be_bytes(*bytes)))
+        .ok_or_else(|| StorageError::corrupt("a row of the search feed has another form"))
 }
 
 /// What an index reads next.

@@ -177,7 +177,8 @@ impl ListGaps {
         let wanted: Vec<String> = self.query.iter().flat_map(|query| pieces(query)).flat_map(|piece| piece.whole).collect();
         let tenant = &at.caller.tenant;
         let order = kind_prefix(tenant, Kind::SearchGapOrder);
-        let rows = view.scan_bytes(Table::Index, order.as_bytes(), &order.after_prefix(), Direction::Ascending, SEARCH_GAPS_MAX as usize)?;
+        let rows =
+            view.scan_bytes(Table::Index, order.as_bytes(), &order.after_prefix(), Direction::Ascending, SEARCH_GAPS_MAX as usize)?;
         let (mut gaps, mut room) = (Vec::new(), Room::of(None, None));
         for (_, id) in rows {
             let gap: Option<Gap> = view.get(tenant, &Key::new().raw(&id))?;

@@ -4,8 +4,10 @@ use serde_json::Value;
 
 use crate::fact::{self, EVERYONE, Found, Searchable};
 use crate::graph::Entity;
+use crate::identity::check_tenant;
 use crate::key::Key;
 use crate::record::{Kind, kind_prefix};
+use crate::refusal::Refusal;
 use crate::stamp::{Principal, ReadStamp};
 use crate::tx::{Direction, Read, StorageError, Table};
 use crate::work::Work;
@@ -52,9 +54,17 @@ fn parts(key: &[u8]) -> Option<(String, u8)> {
 
 /// Whether this is the key of a record that can be found.
 pub(super) fn is_searchable(key: &[u8]) -> bool {
+    kind_of(key).is_some_and(|byte| SEARCHABLE.iter().any(|kind| *kind as u8 == byte))
+}
+
+pub(crate) fn is_of_kind(key: &[u8], kind: Kind) -> bool {
+    kind_of(key) == Some(kind as u8)
+}
+
+fn kind_of(key: &[u8]) -> Option<u8> {
     // The kind stands behind the end of the first text, which is the first zero with a one behind it.
-    let end = key.windows(2).position(|pair| pair == [0, 1]);
-    end.and_then(|end| key.get(end + 2)).is_some_and(|byte| SEARCHABLE.iter().any(|kind| *kind as u8 == *byte))
+    let end = key.windows(2).position(|pair| pair == [0, 1])?;
+    key.get(end + 2).copied()
 }
 
 /// What stands under a record's key, if it is there and can be found.
@@ -153,6 +163,14 @@ pub(super) fn cut(text: &str, bytes_max: usize) -> String {
     }
     let end = (0..=bytes_max).rev().find(|&end| line.is_char_boundary(end)).unwrap_or(0);
     format!("{}…", &line[..end])
+}
+
+/// What callers write who know of no tenants: their own.
+const OWN_TENANT: &str = "local";
+
+/// Refuses a search in another tenant.
+pub(super) fn check_own_tenant(caller: &Principal, claim: &str) -> Option<Refusal> {
+    check_tenant(caller, Some(claim).filter(|claim| *claim != OWN_TENANT))
 }
 
 /// Why an id names nothing that can be shown.

@@ -72,7 +72,9 @@ fn class(c: char) -> Class {
         // Thai, Lao, Myanmar, Khmer.
         0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF => Class::Sign,
         // Han and its radicals, kana, Bopomofo, Hangul, half-width forms; without their punctuation.
-        0x2E80..=0x2FDF | 0x3005..=0x3007 | 0x3021..=0x3029 | 0x3041..=0x3096 | 0x3099..=0x309F | 0x30A1..=0x30FA | 0x30FC..=0x31FF => Class::Sign,
+        0x2E80..=0x2FDF | 0x3005..=0x3007 | 0x3021..=0x3029 | 0x3041..=0x3096 | 0x3099..=0x309F | 0x30A1..=0x30FA | 0x30FC..=0x31FF => {
+            Class::Sign
+        }
         0x3400..=0x4DBF | 0x4E00..=0x9FFF | 0xF900..=0xFAFF | 0x20000..=0x3FFFF => Class::Sign,
         0x1100..=0x11FF | 0xA960..=0xA97F | 0xAC00..=0xD7FF | 0xFF66..=0xFFDC => Class::Sign,
         _ if c.is_alphanumeric() || is_combining_mark(c) => Class::Word,
@@ -242,21 +244,30 @@ mod tests {
 
     #[test]
     fn case_accents_and_width_do_not_tell_words_apart() {
-        for (one, other) in [("Müller", "MULLER"), ("ＡＢＣ１２", "abc12"), ("Ελλάδα", "ελλαδα"), ("naïve", "NAIVE"), ("ﾘｰﾀﾞｰ", "リーダー")] {
-            let words = |text| pieces(text).iter().flat_map(|piece| piece.whole.iter().chain(&piece.parts).cloned().collect::<Vec<_>>()).collect::<Vec<_>>();
+        for (one, other) in [("Müller", "MULLER"), ("ＡＢＣ１２", "abc12"), ("Ελλάδα", "ελλαδα"), ("naïve", "NAIVE"), ("ﾘｰﾀﾞｰ", "リーダー")]
+        {
+            let words = |text| {
+                pieces(text)
+                    .iter()
+                    .flat_map(|piece| piece.whole.iter().chain(&piece.parts).cloned().collect::<Vec<_>>())
+                    .collect::<Vec<_>>()
+            };
             assert_eq!(words(one), words(other), "{one} {other}");
         }
     }
 
     #[test]
     fn signs_alone_are_words_and_nothing_is_too_long() {
-        check("* ^ \" 😀 {", expect![[r#"
+        check(
+            "* ^ \" 😀 {",
+            expect![[r#"
             *: * /  / 
             ^: ^ /  / 
             ": " /  / 
             😀: 😀 /  / 
             {: { /  / 
-        "#]]);
+        "#]],
+        );
         assert!(pieces(&"x".repeat(10_000)).iter().flat_map(Piece::words).all(|word| word.len() <= WORD_BYTES_MAX));
         assert_ne!(pieces(&"x".repeat(100)), pieces(&"x".repeat(101)));
         let digits = "a1b2c3d4e5f6a7b8".repeat(2);

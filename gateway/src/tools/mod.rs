@@ -21,6 +21,7 @@ pub mod orchestrators;
 pub mod passports;
 pub mod punchcards;
 pub mod receipts;
+pub mod search;
 pub mod sessions;
 pub mod usage;
 pub mod work;
@@ -28,6 +29,9 @@ pub mod work;
 /// The whole `crux` catalog, in the contract's order.
 pub fn crux() -> Catalog {
     Catalog::default()
+        .with::<search::Query>()
+        .with::<search::QueryScan>()
+        .with::<search::QueryExpand>()
         .with::<facts::StoreFact>()
         .with::<facts::QueryFacts>()
         .with::<facts::DeleteFact>()
@@ -51,6 +55,7 @@ pub fn crux() -> Catalog {
         .with::<sessions::DeleteSession>()
         .with::<sessions::ArchiveSession>()
         .with::<sessions::UnarchiveSession>()
+        .with::<search::GetGaps>()
         .with::<observations::ListObservations>()
         .with::<observations::GetObservation>()
         .with::<observations::VerifyObservation>()
@@ -116,6 +121,7 @@ pub fn crux() -> Catalog {
 
 /// The groups, as `?groups=` names them.
 pub mod group {
+    pub const SEARCH: &str = "search";
     pub const FACTS: &str = "facts";
     pub const MEMORY: &str = "memory";
     pub const DECISIONS: &str = "decisions";
