@@ -55,7 +55,7 @@ pub use self::freshness::{
 pub use self::history::{FactHistory, FactVersion, FactVersions};
 pub use self::horizon::{HorizonClass, MEDIUM_STALE_DAYS, STABLE_STALE_DAYS, VOLATILE_STALE_HOURS};
 pub use self::panel::{EditFact, FactEdited, FactPinned, MemoryFacts, MemoryHistory, MemoryRow, PinFact, ViewMemory};
-pub use self::recall::{FactRow, FactRows, NAMED_MAX, NamedHits, QueryFacts};
+pub use self::recall::{FactHits, FactRow, FactRows, FactsAsked, HOLDING_MAX, NAMED_MAX, QueryFacts};
 
 pub(crate) use self::page::Room;
 pub(crate) use self::place::EVERYONE;

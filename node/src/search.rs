@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quorate_domain::fact::{NAMED_MAX, NamedHits};
+use quorate_domain::fact::{FactHits, FactsAsked};
 use quorate_domain::search::{Asked, Hits};
 use quorate_domain::{Principal, Revision};
 use quorate_proto::cluster as wire;
@@ -98,20 +98,20 @@ impl SearchIndex {
         }
     }
 
-    /// Facts whose key is this name, by what the index knows now: whoever asks reads the rest from the state.
-    pub async fn named(&self, caller: Principal, name: String) -> NamedHits {
+    /// Facts for the words of a recall, by what the index knows now: the rules find the rest in the state.
+    pub async fn facts(&self, caller: Principal, asked: FactsAsked) -> FactHits {
         let current = self.shared.current.borrow().clone();
-        let (Some(index), Some(indexed_through)) = (current.index, current.through) else { return NamedHits::default() };
-        match blocking(move || index.named(&caller, &name, NAMED_MAX)).await {
-            Ok(Ok(keys)) => NamedHits { keys, indexed_through },
-            // It only decides an order, so the facts are told without.
+        let (Some(index), Some(indexed_through)) = (current.index, current.through) else { return FactHits::default() };
+        // Without an index a recall is slower, and what has the name comes where its confidence puts it.
+        match blocking(move || index.facts(&caller, &asked, indexed_through)).await {
+            Ok(Ok(hits)) => hits,
             Ok(Err(error)) => {
                 self.lost(&chain(&error));
-                NamedHits::default()
+                FactHits::default()
             }
             Err(panic) => {
                 self.lost(&panic.to_string());
-                NamedHits::default()
+                FactHits::default()
             }
         }
     }

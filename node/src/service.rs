@@ -313,8 +313,8 @@ impl ClusterService {
         let mut search = match (query, &self.search) {
             (Query::Search(search), _) => search,
             (Query::QueryFacts(mut facts), Some(index)) => {
-                if let Some(name) = facts.asked_name() {
-                    facts.hits = index.named(caller.clone(), name).await;
+                if let Some(asked) = facts.asked() {
+                    facts.hits = index.facts(caller.clone(), asked).await;
                 }
                 return Ok(Ok(facts.into()));
             }

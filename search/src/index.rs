@@ -3,13 +3,15 @@
 //! A document has the words of its text, those of its names, its names as a whole, the mark of its space, and the key of its record,
 //! which is all that is kept of it as such. A key has one document at most.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use quorate_domain::search::words::{folded_name, pieces};
+use quorate_domain::fact::{FactHits, FactsAsked, HOLDING_MAX, NAMED_MAX};
+use quorate_domain::search::words::{folded_name, grams, pieces};
 use quorate_domain::search::{Asked, Document, Hits};
 use quorate_domain::{Principal, Revision};
-use tantivy::collector::TopDocs;
+use tantivy::collector::{Count, DocSetCollector, TopDocs};
 use tantivy::indexer::{IndexWriterOptions, LogMergePolicy};
 use tantivy::query::{BooleanQuery, BoostQuery, Occur, Query, TermQuery};
 use tantivy::schema::{BytesOptions, Field, IndexRecordOption, STORED, Schema, TextFieldIndexing, TextOptions, Value};
@@ -54,6 +56,8 @@ struct Fields {
     exact: Field,
     names: Field,
     text: Field,
+    /// Of facts: runs of signs, for who looks for a part of a word.
+    grams: Field,
 }
 
 impl Fields {
@@ -69,6 +73,7 @@ impl Fields {
             exact: schema.add_text_field("exact", terms(IndexRecordOption::Basic, false)),
             names: schema.add_text_field("names", terms(IndexRecordOption::WithFreqs, true)),
             text: schema.add_text_field("text", terms(IndexRecordOption::WithFreqs, true)),
+            grams: schema.add_text_field("grams", terms(IndexRecordOption::Basic, false)),
         };
         (schema.build(), fields)
     }
@@ -172,19 +177,43 @@ impl Index {
         clauses
     }
 
-    /// Keys of records that this caller sees and whose first name is this one, at most so many.
-    pub fn named(&self, caller: &Principal, folded: &str, keys_max: usize) -> Result<Vec<Vec<u8>>, Error> {
+    /// Facts that this caller sees for the words of a recall: those named so, and all that can hold one of them, if they are few.
+    pub fn facts(&self, caller: &Principal, asked: &FactsAsked, indexed_through: Revision) -> Result<FactHits, Error> {
         let searcher = self.reader.searcher();
-        let mut keys = Vec::new();
-        for space in spaces(caller) {
-            let term = Term::from_field_text(self.fields.exact, &whole_name(&space, false, folded));
-            let query = TermQuery::new(term, IndexRecordOption::Basic);
-            let found = searcher.search(&query, &TopDocs::with_limit(keys_max.max(1)).order_by_score())?;
-            for (_, address) in found {
-                keys.push(self.key(&searcher, address)?);
+        let spaces = spaces(caller);
+        let term = |field: Field, text: String| -> Box<dyn Query> {
+            Box::new(TermQuery::new(Term::from_field_text(field, &text), IndexRecordOption::Basic))
+        };
+        let mut named = Vec::new();
+        for space in &spaces {
+            let query = term(self.fields.exact, whole_name(space, false, &asked.name));
+            let found = searcher.search(&*query, &TopDocs::with_limit(NAMED_MAX).order_by_score())?;
+            named.extend(found.into_iter().map(|(_, address)| address));
+        }
+        let is_told = !asked.grams.is_empty() && asked.grams.iter().all(|grams| !grams.is_empty());
+        let mut holding = None;
+        if is_told {
+            let words = spaces.iter().flat_map(|space| asked.grams.iter().map(move |grams| (space, grams)));
+            let all_of = |(space, grams): (&String, &Vec<String>)| -> (Occur, Box<dyn Query>) {
+                let runs = grams.iter().map(|gram| (Occur::Must, term(self.fields.grams, format!("{space}{gram}"))));
+                (Occur::Should, Box::new(BooleanQuery::new(runs.collect())))
+            };
+            let query = BooleanQuery::new(words.map(all_of).collect());
+            if searcher.search(&query, &Count)? <= HOLDING_MAX {
+                holding = Some(searcher.search(&query, &DocSetCollector)?.into_iter().collect::<Vec<DocAddress>>());
             }
         }
-        Ok(keys)
+        Ok(FactHits {
+            named: self.keys(&searcher, named)?,
+            holding: holding.map(|found| self.keys(&searcher, found)).transpose()?,
+            indexed_through,
+        })
+    }
+
+    fn keys(&self, searcher: &Searcher, mut addresses: Vec<DocAddress>) -> Result<Vec<Vec<u8>>, Error> {
+        // Neighbours are unpacked together.
+        addresses.sort_unstable();
+        addresses.into_iter().map(|address| self.key(searcher, address)).collect()
     }
 
     fn key(&self, searcher: &Searcher, address: DocAddress) -> Result<Vec<u8>, Error> {
@@ -225,7 +254,7 @@ impl Writer {
 
     /// Adds a document whose key has none.
     pub fn add(&mut self, document: &Document) -> Result<(), Error> {
-        let Fields { key, space: space_field, exact, names, text } = self.fields;
+        let Fields { key, space: space_field, exact, names, text, grams: gram_field } = self.fields;
         let space = space(&document.tenant, &document.owner);
         let mut fields = TantivyDocument::new();
         fields.add_bytes(key, &document.key);
@@ -235,6 +264,11 @@ impl Writer {
         }
         fields.add_pre_tokenized_text(names, tokens(&space, document.names.iter().map(String::as_str)));
         fields.add_pre_tokenized_text(text, tokens(&space, [document.text.as_str()].into_iter()));
+        if document.kind == "fact" {
+            let runs = document.names.iter().chain([&document.text]).flat_map(|text| grams(text)).collect::<BTreeSet<_>>();
+            let tokens = runs.iter().map(|run| token(&space, run)).collect();
+            fields.add_pre_tokenized_text(gram_field, PreTokenizedString { text: String::new(), tokens });
+        }
         self.writer.add_document(fields)?;
         Ok(())
     }
@@ -265,10 +299,14 @@ fn tokens<'a>(space: &str, texts: impl Iterator<Item = &'a str>) -> PreTokenized
     for text in texts {
         for piece in pieces(text) {
             for word in piece.words() {
-                // Nothing asks for places or offsets.
-                tokens.push(Token { offset_from: 0, offset_to: 0, position: 0, text: format!("{space}{word}"), position_length: 1 });
+                tokens.push(token(space, word));
             }
         }
     }
     PreTokenizedString { text: String::new(), tokens }
+}
+
+fn token(space: &str, word: &str) -> Token {
+    // Nothing asks for places or offsets.
+    Token { offset_from: 0, offset_to: 0, position: 0, text: format!("{space}{word}"), position_length: 1 }
 }

@@ -19,7 +19,7 @@ use crate::identity::check_name;
 use crate::limit::{NAME_BYTES_MAX, SCAN_ROWS_MAX, TEXT_BYTES_MAX};
 use crate::record::{ReadRecords, Record};
 use crate::refusal::{Applied, Refusal};
-use crate::search::words::folded_name;
+use crate::search::words::{folded_name, grams_within};
 use crate::search::{self, Changes};
 use crate::stamp::{ReadStamp, Revision, UnixMs};
 use crate::tx::{Read, StorageError};
@@ -42,14 +42,25 @@ pub struct QueryFacts {
     pub cursor: Option<String>,
     /// What the serving node's index names. A caller's is replaced.
     #[serde(default)]
-    pub hits: NamedHits,
+    pub hits: FactHits,
 }
 
-/// Facts whose key is the query, by an index.
+/// What an index is asked for the words of a recall.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FactsAsked {
+    /// The query as one name.
+    pub name: String,
+    /// For each word, the runs of signs that a text has to have in order to hold it; a word without any holds back all.
+    pub grams: Vec<Vec<String>>,
+}
+
+/// Active facts, by an index: keys of their records.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct NamedHits {
-    /// Keys of their records.
-    pub keys: Vec<Vec<u8>>,
+pub struct FactHits {
+    /// Whose key is the query.
+    pub named: Vec<Vec<u8>>,
+    /// All that can hold one of the words, if they are not too many.
+    pub holding: Option<Vec<Vec<u8>>>,
     /// Every change up to this revision is in the index.
     pub indexed_through: Revision,
 }
@@ -109,9 +120,11 @@ pub(crate) fn json_text_bytes(text: &str) -> usize {
     2 + text.bytes().map(escaped).sum::<usize>()
 }
 
-/// Facts of one name that are looked at, and changes that no index knows yet.
+/// Facts of one name that are looked at, those that may hold a word, and changes that no index knows yet. Beyond the second a word is
+/// common, and a walk meets it soon.
 pub const NAMED_MAX: usize = 200;
-const NAMED_LATE_MAX: usize = 256;
+pub const HOLDING_MAX: usize = 1_000;
+const LATE_MAX: usize = 1_000;
 
 impl QueryFacts {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<FactRows> {
@@ -122,8 +135,12 @@ impl QueryFacts {
         };
         let filter = Filter::new(&self, at);
         let now = start.now;
-        let mut walk = self.walk(view, at, now, start.after)?;
-        let named = self.named(view, at, now)?;
+        let late = self.late(view, at)?;
+        let mut walk = match self.holding(view, at, now, late.as_deref(), start.after)? {
+            Some(walk) => walk,
+            None => self.walk(view, at, now, start.after)?,
+        };
+        let named = self.named(view, at, now, late.unwrap_or_default())?;
         let named_ids: BTreeSet<Vec<u8>> = named.iter().map(|(_, id)| id.clone()).collect();
         walk.and_set(named, start.after);
         let floor = self.min_effective_confidence.map_or(0, |floor| floor.0.saturating_mul(2));
@@ -174,9 +191,46 @@ impl QueryFacts {
         asked.check(cursors, at)
     }
 
-    /// The name that an index has to be asked for, if it has to.
-    pub fn asked_name(&self) -> Option<String> {
-        self.name().filter(|_| self.entity.is_none()).map(folded_name)
+    /// What an index is to be asked before this runs, if it can help.
+    pub fn asked(&self) -> Option<FactsAsked> {
+        // One entity's facts are few.
+        let name = folded_name(self.name().filter(|_| self.entity.is_none())?);
+        let is_of_now = self.as_of.is_none() && !self.include_superseded;
+        let words = self.query.iter().flat_map(|query| query.split_whitespace()).filter(|_| is_of_now);
+        Some(FactsAsked { name, grams: words.map(grams_within).collect() })
+    }
+
+    /// Keys of what changed since the index; nothing when that is too much, or there is none.
+    fn late(&self, view: &impl Read, at: &ReadStamp) -> Result<Option<Vec<Vec<u8>>>, StorageError> {
+        let since = self.hits.indexed_through;
+        if since == Revision(0) || self.entity.is_some() {
+            return Ok(None);
+        }
+        Ok(match search::changes_after(view, since, at.revision, LATE_MAX)? {
+            Changes::Keys { keys, through } => Some(keys).filter(|_| through >= at.revision),
+            Changes::Gone => None,
+        })
+    }
+
+    /// The facts that can hold a word, where the index and what came after it are known to name them all.
+    fn holding<'a, V: Read>(
+        &self,
+        view: &V,
+        at: &ReadStamp,
+        now: UnixMs,
+        late: Option<&[Vec<u8>]>,
+        after: Option<Order>,
+    ) -> Result<Option<Walk<'a, V>>, StorageError> {
+        let (Some(holding), Some(late)) = (&self.hits.holding, late) else { return Ok(None) };
+        let keys: BTreeSet<&Vec<u8>> = holding.iter().chain(late).collect();
+        let mut found = Vec::new();
+        for key in keys {
+            let fact = fact_at(view, key)?.filter(|fact| fact.tenant == at.caller.tenant && fact.is_visible_to(&at.caller));
+            if let Some(fact) = fact.filter(|fact| fact.state() == State::Active) {
+                found.push((Order::of(&fact, now), fact.id().into_bytes()));
+            }
+        }
+        Ok(Some(Walk::set(found, after)))
     }
 
     fn name(&self) -> Option<&str> {
@@ -185,7 +239,7 @@ impl QueryFacts {
     }
 
     /// Active facts that have the query as their name.
-    fn named(&self, view: &impl Read, at: &ReadStamp, now: UnixMs) -> Result<Vec<(Order, Vec<u8>)>, StorageError> {
+    fn named(&self, view: &impl Read, at: &ReadStamp, now: UnixMs, late: Vec<Vec<u8>>) -> Result<Vec<(Order, Vec<u8>)>, StorageError> {
         let Some(name) = self.name() else { return Ok(Vec::new()) };
         let tenant = &at.caller.tenant;
         if let Some(entity) = &self.entity {
@@ -195,13 +249,7 @@ impl QueryFacts {
             }
             return Ok(found.into_iter().map(|fact| (Order::of(&fact, now).named(), fact.id().into_bytes())).collect());
         }
-        let mut keys: BTreeSet<Vec<u8>> = self.hits.keys.iter().cloned().collect();
-        // What the index does not know yet; a bounded part, since it is never far behind for long.
-        if self.hits.indexed_through > Revision(0)
-            && let Changes::Keys { keys: late, .. } = search::changes_after(view, self.hits.indexed_through, at.revision, NAMED_LATE_MAX)?
-        {
-            keys.extend(late);
-        }
+        let keys: BTreeSet<Vec<u8>> = self.hits.named.iter().cloned().chain(late).collect();
         let folded = folded_name(name);
         let mut found = Vec::new();
         for key in keys.into_iter().chain(best_about(view, at, name, NAMED_MAX)?) {

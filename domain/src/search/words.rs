@@ -5,6 +5,8 @@
 //! parts (`pol` and `358`, `read` and `index` of `readIndex`). Chinese, Japanese, Korean and the like become pairs of signs. The
 //! same rules cut what is stored and what is asked, so nothing that somebody types means anything to an engine.
 
+use std::collections::BTreeSet;
+
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
 
@@ -56,6 +58,27 @@ pub fn pieces(text: &str) -> Vec<Piece> {
 /// One name as a whole, for whoever asks for exactly it.
 pub fn folded_name(name: &str) -> String {
     bounded(fold(name.trim()))
+}
+
+/// The runs of three signs of a text, and those of one and two that are not ASCII, whose scripts have short words: what is part of a
+/// text has its runs in those of the text.
+pub fn grams(text: &str) -> BTreeSet<String> {
+    let signs: Vec<char> = text.to_lowercase().chars().collect();
+    let mut grams: BTreeSet<String> = signs.windows(3).map(|run| run.iter().collect()).collect();
+    for length in [1, 2] {
+        let runs = signs.windows(length).filter(|run| run.iter().all(|sign| !sign.is_ascii()));
+        grams.extend(runs.map(|run| run.iter().collect::<String>()));
+    }
+    grams
+}
+
+/// The runs that a text has to have in order to hold this word; none for one that is too short to tell.
+pub fn grams_within(word: &str) -> Vec<String> {
+    let signs: Vec<char> = word.to_lowercase().chars().collect();
+    match signs.len() {
+        1 | 2 if signs.iter().all(|sign| !sign.is_ascii()) => vec![signs.iter().collect()],
+        _ => signs.windows(3).map(|run| run.iter().collect()).collect(),
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -254,6 +277,22 @@ mod tests {
             };
             assert_eq!(words(one), words(other), "{one} {other}");
         }
+    }
+
+    #[test]
+    fn a_text_has_all_runs_of_what_is_part_of_it() {
+        let text = "Deploy POL-358 请检查 Straße İx";
+        let of_text = grams(text);
+        for part in ["loy", "pol-358", "L-3", "检查", "检", "ssE", "ße", "deploy pol", "i\u{307}x"] {
+            let (of_part, is_part) = (grams_within(part), text.to_lowercase().contains(&part.to_lowercase()));
+            let may_be = of_part.iter().all(|gram| of_text.contains(gram));
+            assert!(may_be || !is_part, "{part}");
+        }
+        assert!(
+            grams_within("a").is_empty()
+                && grams_within("a检").is_empty()
+                && !grams_within("数据").iter().all(|gram| of_text.contains(gram))
+        );
     }
 
     #[test]

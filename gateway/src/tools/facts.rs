@@ -263,7 +263,7 @@ impl Tool for QueryFacts {
                 .map(|share| confidence("min_effective_confidence", share))
                 .transpose()?,
             cursor: self.cursor,
-            hits: fact::NamedHits::default(),
+            hits: fact::FactHits::default(),
         };
         let (found, served) = cluster.read(ctx, query).await?;
         let facts = FactRows {

@@ -1,0 +1,73 @@
+"""Search over processes: what was written is found at once on every node, and an index that is gone or torn comes back."""
+import pathlib
+import shutil
+import sys
+import unittest
+import uuid
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+
+from deployment import Deployment, until  # noqa: E402
+from runner import main  # noqa: E402
+from wire import Client  # noqa: E402
+
+
+class Search(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.deployment = Deployment()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.deployment.stop()
+
+    def client(self, who):
+        return Client(self.deployment.info["http"], self.deployment.token(who))
+
+    def found(self, client, query):
+        reply = client.ok("query", tenant_id="default", query=query)
+        self.assertTrue(reply["meta"]["up_to_date"], reply)
+        return [row["title"] for row in reply["results"]]
+
+    def test_a_write_is_found_by_the_next_search_and_what_it_replaced_is_not(self):
+        a, b, other = self.client("agent-a"), self.client("agent-b"), self.client("other-tenant")
+        word = f"w{uuid.uuid4().hex[:12]}"
+        for n in range(10):
+            a.ok("store_fact", entity="svc:api", key=word, value=f"{word} version{n}")
+            # Any node may serve it.
+            self.assertEqual(self.found(b, f"{word} version{n}"), [f"svc:api / {word}"])
+        self.assertEqual([row["title"] for row in other.ok("query", tenant_id="other", query=word)["results"]], [])
+        reply = b.ok("query", tenant_id="default", query=f"{word} version3")
+        self.assertEqual(reply["coverage"]["gaps"], ["version3"], "an earlier version is found by nobody")
+        [row] = reply["results"]
+        [whole] = b.ok("query_expand", tenant_id="default", result_ids=[row["doc_id"]])["results"]
+        self.assertEqual(whole["content"], f"{word} version9")
+
+    def test_what_nobody_knows_is_noted_as_a_gap(self):
+        a = self.client("agent-a")
+        word = f"g{uuid.uuid4().hex[:12]}"
+        reply = a.ok("query", tenant_id="default", query=f"what is {word}")
+        self.assertEqual((reply["coverage"]["gaps"], reply["coverage"]["below_floor"]), ([word], True))
+        [gap] = self.client("agent-b").ok("get_gaps", query=word)["gaps"]
+        self.assertIn(word, gap["value"])
+        self.assertEqual(self.client("other-tenant").ok("get_gaps", query=word)["gaps"], [])
+
+    def test_an_index_that_is_gone_or_torn_is_built_anew(self):
+        a = self.client("agent-a")
+        word = f"i{uuid.uuid4().hex[:12]}"
+        a.ok("store_fact", entity="svc:api", key=word, value="kept in the state")
+        self.assertEqual(self.found(a, word), [f"svc:api / {word}"])
+        self.deployment.halt()
+        folders = sorted(pathlib.Path(self.deployment.data).glob("node-*/search"))
+        self.assertEqual(len(folders), 3, folders)
+        shutil.rmtree(folders[0])
+        (folders[1] / "meta.json").write_text("{")
+        self.deployment.go_on()
+        a = self.client("agent-a")
+        until(lambda: self.found(a, word) == [f"svc:api / {word}"], 30, "the fact is found again")
+        for _ in range(6):
+            self.assertEqual(self.found(a, word), [f"svc:api / {word}"])
+
+
+if __name__ == "__main__":
+    main()
