@@ -8,8 +8,8 @@ use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
-    approval, attestation, client, codec, config_audit, constraint, coord, decision, fact, flag, graph, handoff, identity, key_ring,
-    observation, orchestrator, passport, punchcard, search, session, usage, work,
+    approval, attestation, client, codec, config_audit, constraint, coord, decision, document, fact, flag, graph, handoff, identity,
+    key_ring, observation, orchestrator, passport, punchcard, search, session, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -102,4 +102,7 @@ commands! {
     DetachMember(orchestrator::DetachMember) -> orchestrator::OrchestratorView,
     AddUsage(usage::AddUsage) -> usage::UsageAdded,
     RecordGap(search::RecordGap) -> search::GapRecorded,
+    BeginDocument(document::BeginDocument) -> document::DocumentBegun,
+    AddPassages(document::AddPassages) -> document::PassagesAdded,
+    RemoveDocument(document::RemoveDocument) -> document::DocumentRemoved,
 }

@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`observation`], [`session`], [`identity`],
-//! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`]. [`command`] and [`query`]
+//! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`], [`document`]. [`command`] and [`query`]
 //! are the two lists that everything else in the product goes through; [`refusal`] is every way to say no; [`lineage`] is what a
 //! restore does to a state.
 
@@ -21,6 +21,7 @@ pub mod coord;
 pub(crate) mod cursor;
 mod deadline;
 pub mod decision;
+pub mod document;
 pub mod event;
 pub mod fact;
 pub mod flag;

@@ -160,3 +160,16 @@ pub const SEARCH_FEED_REVISIONS: u64 = if cfg!(test) { 20 } else { 200_000 };
 pub const SEARCH_GAPS_MAX: u64 = if cfg!(test) { 5 } else { 200 };
 pub const SEARCH_GAP_BYTES_MAX: usize = 200;
 pub const SEARCH_GAP_AGAIN_MS: u64 = 60 * 60 * 1_000;
+
+/// A file that is ingested, the passages of its text, and the bytes of one.
+pub const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub const DOCUMENT_PASSAGES_MAX: usize = 16 * 1024;
+pub const PASSAGE_BYTES_MAX: usize = 2 * 1024;
+/// Passages that one entry adds, and their bytes.
+pub const PASSAGES_PER_ENTRY_MAX: usize = 64;
+pub const PASSAGES_PER_ENTRY_BYTES_MAX: usize = 128 * 1024;
+/// Passages of a leaving document that one entry takes away; the next entries take the rest.
+pub const PASSAGES_SWEPT_PER_ENTRY: u64 = if cfg!(test) { 3 } else { 64 };
+/// Names that point to one content, and names that one question asks for.
+pub const DOCUMENT_NAMES_MAX: usize = 64;
+pub const DOCUMENTS_CHECKED_MAX: usize = 500;

@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::search::feed::Noting;
 use crate::stamp::{LeaseTime, Principal, RequestId, Revision, Stamp, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
-use crate::{approval, client, codec, coord, handoff, identity, punchcard, receipt, session};
+use crate::{approval, client, codec, coord, document, handoff, identity, punchcard, receipt, session};
 
 /// What a leader puts into the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -114,6 +114,7 @@ fn apply_noted(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) ->
         receipt::fill_trees(tx)?;
         handoff::sweep(tx, &sweeper)?;
         client::sweep(tx, &sweeper)?;
+        document::sweep(tx)?;
     }
 
     match entry.body {

@@ -7,8 +7,8 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
-    approval, client, codec, config_audit, constraint, coord, fact, flag, graph, identity, key_ring, observation, orchestrator, punchcard,
-    receipt, search, session, usage, work,
+    approval, client, codec, config_audit, constraint, coord, document, fact, flag, graph, identity, key_ring, observation, orchestrator,
+    punchcard, receipt, search, session, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -103,6 +103,8 @@ queries! {
     Search(search::Search) -> search::Found,
     ExpandResults(search::ExpandResults) -> search::Expanded,
     ListGaps(search::ListGaps) -> search::Gaps,
+    CheckDocuments(document::CheckDocuments) -> document::DocumentsChecked,
+    ListDocuments(document::ListDocuments) -> document::Documents,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -61,9 +61,13 @@ pub enum Kind {
     // Search
     SearchFeed = 170,
     SearchFeedKept = 171,
+    Document = 172,
+    Passage = 173,
     SearchGap = 174,
     SearchGapOrder = 175,
     SearchGapsKept = 176,
+    DocumentName = 177,
+    DocumentLeaving = 178,
     // Dedup
     Answer = 70,
     AnswerOrder = 71,

@@ -20,6 +20,7 @@ pub mod edge;
 pub mod events;
 pub mod hook;
 pub mod http;
+pub mod ingest;
 pub mod keys;
 pub mod limit;
 pub mod mcp;

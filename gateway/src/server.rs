@@ -26,7 +26,7 @@ use crate::cluster::{Cluster, ConnectError, Consistency};
 use crate::config::{Config, ConfigError, Settings};
 use crate::edge::{self, Doors};
 use crate::keys::PassportKeys;
-use crate::limit::{FLAGS_ASKED_FOR, LIST_CHANGES_WAITING, STANDING_STALE_MS_MAX, STREAMS_MAX};
+use crate::limit::{FLAGS_ASKED_FOR, INGESTING_MAX, LIST_CHANGES_WAITING, STANDING_STALE_MS_MAX, STREAMS_MAX};
 use crate::mcp::live::Live;
 use crate::mcp::prompts;
 use crate::mcp::resources::{self, Library};
@@ -36,7 +36,7 @@ use crate::registry::{Answer, Catalog, Entry};
 use crate::session::Sessions;
 use crate::tools::observations::Batch;
 use crate::usage::{self, Meter};
-use crate::{conformance, connection, events, hook, http, mcp, metrics, proofs, tools};
+use crate::{conformance, connection, events, hook, http, ingest, mcp, metrics, proofs, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -87,6 +87,8 @@ pub struct App {
     front: Option<Arc<Reloading<Front>>>,
     connections: Arc<metrics::Connections>,
     openapi: String,
+    /// Files whose text is being read.
+    pub ingesting: Semaphore,
     calls: Semaphore,
     streams: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
@@ -116,6 +118,7 @@ impl App {
             link,
             front,
             connections: Arc::default(),
+            ingesting: Semaphore::new(INGESTING_MAX),
             calls: Semaphore::new(settings.calls_max),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             stopping: watch::Sender::new(false),
@@ -306,6 +309,9 @@ fn router(app: Arc<App>) -> Router {
         .route("/sse", get(old_stream))
         .route("/sse/message", post(old_message).fallback(only_post))
         .route("/v1/tools/crux/{tool}", post(call_tool).fallback(only_post))
+        .route("/v1/ingest", post(ingest_file).fallback(only_post))
+        .route("/v1/ingest/check", post(ingest_check).fallback(only_post))
+        .route("/v1/documents", get(documents).delete(remove_document))
         .route("/v1/approvals", get(approvals))
         .route("/v1/receipts/{id}", get(receipt))
         .route("/v1/log/head", get(log_head))
@@ -425,6 +431,22 @@ async fn guard(State(app): State<Arc<App>>, request: Request) -> Response<Body> 
 
 async fn hook_claude_code(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     hook::web::claude_code(&app, request).await
+}
+
+async fn ingest_file(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, request: Request) -> Response<Body> {
+    ingest::ingest(&app, &query, request).await
+}
+
+async fn ingest_check(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    ingest::check(&app, request).await
+}
+
+async fn documents(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    ingest::list(&app, &query, &headers).await
+}
+
+async fn remove_document(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    ingest::remove(&app, &query, &headers).await
 }
 
 async fn approvals(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {

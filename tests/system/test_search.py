@@ -2,6 +2,7 @@
 import pathlib
 import shutil
 import sys
+import tempfile
 import unittest
 import uuid
 
@@ -67,6 +68,34 @@ class Search(unittest.TestCase):
         until(lambda: self.found(a, word) == [f"svc:api / {word}"], 30, "the fact is found again")
         for _ in range(6):
             self.assertEqual(self.found(a, word), [f"svc:api / {word}"])
+
+    def test_a_folder_is_ingested_once_found_by_its_words_and_follows_its_files(self):
+        word = f"d{uuid.uuid4().hex[:12]}"
+        with tempfile.TemporaryDirectory() as folder:
+            for n in range(3):
+                (pathlib.Path(folder) / f"{word}{n}.md").write_text(f"# Chapter {n}\n\nabout {word} number{n}\n" + "and more words\n\n" * 400)
+            (pathlib.Path(folder) / "picture.png").write_bytes(b"\x89PNG")
+            code, done, said = self.deployment.verb("ingest", folder, "--as", "agent-a")
+            self.assertEqual((code, len(done["sent"]), done["failed"], done["skipped"]), (0, 3, [], 1), said)
+            a = self.client("agent-b")
+            reply = a.ok("query", tenant_id="default", query=f"{word} number1")
+            best = reply["results"][0]
+            self.assertEqual((best["kind"], best["title"].endswith(f"{word}1.md")), ("document", True), best)
+            [whole] = a.ok("query_expand", tenant_id="default", result_ids=[best["doc_id"]])["results"]
+            self.assertIn(f"about {word} number1", whole["content"])
+
+            code, done, said = self.deployment.verb("ingest", folder, "--as", "agent-a")
+            self.assertEqual((done["sent"], done["unchanged"]), ([], 3), said)
+            changed = pathlib.Path(folder) / f"{word}1.md"
+            changed.write_text(f"about {word} rewritten\n")
+            code, done, said = self.deployment.verb("ingest", folder, "--as", "agent-a")
+            self.assertEqual((len(done["sent"]), done["unchanged"]), (1, 2), said)
+            self.assertEqual(a.ok("query", tenant_id="default", query=f"{word} number1")["coverage"]["gaps"], ["number1"])
+            code, done, said = self.deployment.verb("ingest", "--list", str(changed), "--as", "agent-a")
+            self.assertEqual([row["name"] for row in done["documents"]], [str(changed)], said)
+            code, done, said = self.deployment.verb("ingest", "--remove", str(changed), "--as", "agent-a")
+            self.assertEqual(done["documents"], [{"name": str(changed), "removed": True}], said)
+            self.assertNotIn(str(changed), [row["title"] for row in a.ok("query", tenant_id="default", query=word)["results"]])
 
 
 if __name__ == "__main__":

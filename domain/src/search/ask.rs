@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::source::{Document, Node, check_own_tenant, cut, document};
+use super::source::{Document, Node, check_own_tenant, cut, visible};
 use super::words::{Piece, folded_name, pieces};
 use crate::cursor::Cursors;
 use crate::fact::{self, Room, json_text_bytes};
@@ -75,7 +75,7 @@ pub struct Found {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoundRow {
     pub doc_id: String,
-    /// `fact`, `work` or `entity`.
+    /// `fact`, `work`, `entity` or `document`.
     pub kind: String,
     pub title: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -262,7 +262,7 @@ fn rank(view: &impl Read, at: &ReadStamp, keys: &[Vec<u8>]) -> Result<Vec<(u32, 
 
 /// The document under a key, if searches show it to the caller.
 fn shown(view: &impl Read, at: &ReadStamp, key: &[u8]) -> Result<Option<Document>, StorageError> {
-    Ok(document(view, key)?.filter(|document| document.is_shown && document.is_visible_to(&at.caller)))
+    Ok(visible(view, at, key)?.filter(|document| document.is_shown))
 }
 
 /// What the graph joins to the best results: neighbours of entities, and facts about them; what more of them lead to comes first.
@@ -275,7 +275,7 @@ fn graph_voice<'a>(view: &impl Read, at: &ReadStamp, seeds: impl Iterator<Item =
             Node::Entity { kind, id } => Some((kind.clone(), id.clone())),
             // `svc:api` may stand for an entity of the graph.
             Node::About(name) => name.split_once(':').map(|(kind, id)| (kind.into(), id.into())),
-            Node::None => None,
+            Node::Passage { .. } | Node::None => None,
         };
         let Some((kind, id)) = node.filter(|node| seen.insert(node.clone())) else { continue };
         if graph::current(view, tenant, &kind, &id)?.is_none_or(|entity| entity.deleted) {

@@ -1,7 +1,8 @@
-//! What is found: active facts, work, and entities of the graph.
+//! What is found: active facts, work, entities of the graph, and passages of ingested documents.
 
 use serde_json::Value;
 
+use crate::document::{Passage, passage_key, shown_name};
 use crate::fact::{self, EVERYONE, Found, Searchable};
 use crate::graph::Entity;
 use crate::identity::check_tenant;
@@ -23,12 +24,12 @@ pub struct Document {
     pub owner: String,
     /// The id under which results name it: the same for as long as it says the same.
     pub id: String,
-    /// `fact`, `work` or `entity`.
+    /// `fact`, `work`, `entity` or `document`.
     pub kind: &'static str,
     /// What it is called, the best name first.
     pub names: Vec<String>,
     pub text: String,
-    /// Its place among the parts of what it belongs to.
+    /// Its place among the passages of its document.
     pub segment: u64,
     /// Whether searches show it; lists of its own kind do in any case.
     pub is_shown: bool,
@@ -40,10 +41,11 @@ pub struct Document {
 pub(crate) enum Node {
     Entity { kind: String, id: String },
     About(String),
+    Passage { document_id: String },
     None,
 }
 
-const SEARCHABLE: [Kind; 3] = [Kind::Fact, Kind::Work, Kind::GraphEntity];
+const SEARCHABLE: [Kind; 4] = [Kind::Fact, Kind::Work, Kind::GraphEntity, Kind::Passage];
 
 /// The tenant and the kind of a record, by its key.
 fn parts(key: &[u8]) -> Option<(String, u8)> {
@@ -96,9 +98,24 @@ fn decode(key: &[u8], bytes: &[u8]) -> Result<Option<Document>, StorageError> {
                 node: Node::None,
             })
         }
-        _ => {
+        Kind::GraphEntity => {
             let entity: Entity = read(bytes)?;
             (!entity.deleted).then(|| of_entity(key, entity))
+        }
+        _ => {
+            let passage: Passage = read(bytes)?;
+            Some(Document {
+                key,
+                tenant,
+                owner: EVERYONE.into(),
+                id: passage.result_id(),
+                kind: "document",
+                names: [passage.name, passage.heading].into_iter().filter(|name| !name.is_empty()).collect(),
+                text: passage.text,
+                segment: passage.n,
+                is_shown: true,
+                node: Node::Passage { document_id: passage.document_id },
+            })
         }
     })
 }
@@ -165,6 +182,17 @@ pub(super) fn cut(text: &str, bytes_max: usize) -> String {
     format!("{}…", &line[..end])
 }
 
+/// What stands under a record's key, if the caller may see it now.
+pub(super) fn visible(view: &impl Read, at: &ReadStamp, key: &[u8]) -> Result<Option<Document>, StorageError> {
+    let Some(mut document) = document(view, key)?.filter(|document| document.is_visible_to(&at.caller)) else { return Ok(None) };
+    if let Node::Passage { document_id } = &document.node {
+        // It has the names that point to its document now, and is found as long as there is one.
+        let Some(name) = shown_name(view, &at.caller.tenant, document_id)? else { return Ok(None) };
+        document.names[0] = name;
+    }
+    Ok(Some(document))
+}
+
 /// What callers write who know of no tenants: their own.
 const OWN_TENANT: &str = "local";
 
@@ -205,11 +233,13 @@ pub(super) fn by_result_id(view: &impl Read, at: &ReadStamp, id: &str) -> Result
         Some(kind_prefix(tenant, Kind::Work).text(id).into_bytes())
     } else if let Some((kind, id)) = graph::parse_result_id(id) {
         Some(graph::entity_key(tenant, &kind, &id))
+    } else if let Some(key) = passage_key(tenant, id) {
+        Some(key)
     } else {
         return Ok(Err(Missing::InvalidFormat));
     };
-    let document = key.map(|key| document(view, &key)).transpose()?.flatten();
-    Ok(document.filter(|document| document.is_visible_to(&at.caller)).ok_or(Missing::NotFound))
+    let document = key.map(|key| visible(view, at, &key)).transpose()?.flatten();
+    Ok(document.ok_or(Missing::NotFound))
 }
 
 /// A part of a walk over everything that can be found.
