@@ -30,7 +30,7 @@ const BUFFER_BYTES: usize = 32 << 20;
 const SEGMENT_DOCS_MAX: usize = 500_000;
 
 /// What a whole name, a whole word, a part and a sign count. A word in a name counts more than one in a text.
-const EXACT: f32 = 6.0;
+const EXACT: f32 = 12.0;
 const WHOLE: f32 = 2.0;
 const PART: f32 = 1.0;
 const ALSO: f32 = 0.5;
@@ -171,8 +171,10 @@ impl Index {
             }
         }
         if !asked.name.is_empty() {
-            clauses.push(clause(exact, &whole_name("", false, &asked.name), EXACT));
-            clauses.push(clause(exact, &whole_name("", true, &asked.name), EXACT / 2.0));
+            // More than all of its words together.
+            let weight = EXACT * (1 + asked.pieces.len()) as f32;
+            clauses.push(clause(exact, &whole_name("", false, &asked.name), weight));
+            clauses.push(clause(exact, &whole_name("", true, &asked.name), weight / 2.0));
         }
         clauses
     }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use quorate_domain::command::CommandKind;
-use quorate_domain::fact::{Confidence, DeleteFact, StoreFact};
+use quorate_domain::fact::{Confidence, DeleteFact, FactRows, QueryFacts, StoreFact};
 use quorate_domain::graph::{EdgeEnds, UpsertEdge, UpsertEntity};
 use quorate_domain::machine::{self, Body, Call, Entry};
 use quorate_domain::overlay::{Nothing, Overlay};
@@ -18,6 +18,7 @@ struct World {
     state: Overlay<'static, Nothing>,
     revision: u64,
     dir: TempDir,
+    elsewhere: TempDir,
     indexer: Indexer,
 }
 
@@ -60,7 +61,7 @@ impl World {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let indexer = Indexer::open(dir.path(), "c/0").unwrap();
-        Self { state: Overlay::new(&Nothing), revision: 0, dir, indexer }
+        Self { state: Overlay::new(&Nothing), revision: 0, dir, elsewhere: tempfile::tempdir().unwrap(), indexer }
     }
 
     fn does<C: CommandKind>(&mut self, caller: Principal, command: C) -> C::Output {
@@ -80,12 +81,19 @@ impl World {
         self.indexer.follow(&self.state, &|| false).unwrap()
     }
 
-    /// Opens the index anew, as a node that starts.
+    /// Lets go of the index's files, as a node that ends.
+    fn closes(&mut self) {
+        self.elsewhere = tempfile::tempdir().unwrap();
+        self.indexer = Indexer::open(self.elsewhere.path(), "c/0").unwrap();
+    }
+
+    fn opens(&mut self, origin: &str) {
+        self.indexer = Indexer::open(self.dir.path(), origin).unwrap();
+    }
+
     fn restarts(&mut self) {
-        let (other, unused) = (tempfile::tempdir().unwrap(), ());
-        let _ = unused;
-        self.indexer = Indexer::open(other.path(), "c/0").unwrap();
-        self.indexer = Indexer::open(self.dir.path(), "c/0").unwrap();
+        self.closes();
+        self.opens("c/0");
     }
 
     fn read<Q: QueryKind>(&self, caller: Principal, query: Q) -> Q::Output {
@@ -268,23 +276,20 @@ fn an_index_that_is_missing_damaged_or_of_another_cluster_is_built_anew() {
     let mut bytes = fs::read(&victim).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0xFF;
-    world.indexer = Indexer::open(tempfile::tempdir().unwrap().path(), "c/0").unwrap();
+    world.closes();
     fs::write(&victim, bytes).unwrap();
-    world.restarts();
+    world.opens("c/0");
     assert!(world.follows().is_rebuilt, "a byte is another");
     assert_eq!(world.finds("number17 common"), expected);
 
-    world.indexer = Indexer::open(tempfile::tempdir().unwrap().path(), "c/0").unwrap();
+    world.closes();
     fs::write(world.dir.path().join("meta.json"), "{").unwrap();
-    world.restarts();
+    world.opens("c/0");
     assert!(world.follows().is_rebuilt, "its list of files is torn");
     assert_eq!(world.finds("number17 common"), expected);
 
-    world.indexer = Indexer::open(world.dir.path(), "c/1").unwrap_or_else(|_| {
-        // Two writers of one folder are one too many.
-        world.indexer = Indexer::open(tempfile::tempdir().unwrap().path(), "c/0").unwrap();
-        Indexer::open(world.dir.path(), "c/1").unwrap()
-    });
+    world.closes();
+    world.opens("c/1");
     assert!(world.follows().is_rebuilt, "of another lineage");
     assert_eq!(world.finds("number17 common"), expected);
 }
@@ -317,6 +322,87 @@ fn what_the_graph_joins_to_a_result_is_found_with_it() {
     let expanded = world
         .read(mara(), ExpandResults { tenant_id: "acme".into(), result_ids: vec![found.results[1].doc_id.clone()], token_budget: None });
     assert!(expanded.results[0].content.contains("keeps accounts"));
+}
+
+#[test]
+fn what_a_recall_is_helped_to_is_what_it_finds_without() {
+    let mut world = World::new();
+    for n in 0..120u64 {
+        let value = format!("common{} and 部署脚本{n} rare{}", n % 3, n / 10);
+        world.does(
+            mara(),
+            StoreFact {
+                confidence: Confidence(500_000 + (n * 7_919 % 500_000) as u32),
+                ..fact(&format!("svc:{}", n % 7), &format!("k{n}"), &value)
+            },
+        );
+    }
+    world.does(person("acme", "jon"), StoreFact { private: true, ..fact("svc:1", "hidden", "rare7 of jon") });
+    world.follows();
+    // What the index does not know yet is found all the same.
+    world.stores("svc:3", "late", "rare7 came late");
+    world.does(mara(), fact("svc:3", "k73", "replaced"));
+    for query in ["rare7", "are7", "common1", "脚本7", "署", "RARE7 rare8", "svc:3", "k5", "ab", "late", "nowhere", "rare7 x"] {
+        let plain = QueryFacts {
+            query: Some(query.into()),
+            entity: None,
+            entity_prefix: None,
+            key: None,
+            top_k: 200,
+            token_budget: Some(8_000),
+            include_superseded: false,
+            as_of: None,
+            min_effective_confidence: None,
+            cursor: None,
+            hits: Default::default(),
+        };
+        let mut helped = plain.clone();
+        let asked = helped.asked().unwrap();
+        helped.hits = world.indexer.index().facts(&mara(), &asked, world.indexer.through().unwrap()).unwrap();
+        let keys = |rows: FactRows| rows.rows.into_iter().map(|row| row.key).collect::<Vec<_>>();
+        let (mut with, mut without) = (keys(world.read(mara(), helped)), keys(world.read(mara(), plain)));
+        with.sort();
+        without.sort();
+        assert_eq!(with, without, "{query}");
+    }
+}
+
+#[test]
+fn a_fact_that_is_named_by_exactly_what_is_asked_comes_first_in_a_recall() {
+    let mut world = World::new();
+    for n in 0..30 {
+        world.stores("rules", &format!("about POL-358 {n}"), "tells of POL-358");
+    }
+    world.does(mara(), StoreFact { confidence: Confidence(100_000), ..fact("other", "POL-358", "the value") });
+    for follows in [false, true] {
+        if follows {
+            world.follows();
+        }
+        world.does(mara(), StoreFact { confidence: Confidence(200_000), ..fact("late", "pol-358", "stored after") });
+        let mut recall = QueryFacts {
+            query: Some("POL-358".into()),
+            entity: None,
+            entity_prefix: None,
+            key: None,
+            top_k: 3,
+            token_budget: None,
+            include_superseded: false,
+            as_of: None,
+            min_effective_confidence: None,
+            cursor: None,
+            hits: Default::default(),
+        };
+        let asked = recall.asked().unwrap();
+        if let Some(through) = world.indexer.through() {
+            recall.hits = world.indexer.index().facts(&mara(), &asked, through).unwrap();
+        }
+        let rows: FactRows = world.read(mara(), recall);
+        let keys: Vec<&str> = rows.rows.iter().map(|row| row.key.as_str()).collect();
+        if follows {
+            assert_eq!(keys[..2], ["pol-358", "POL-358"]);
+        }
+        assert_eq!(keys.len(), 3);
+    }
 }
 
 #[test]

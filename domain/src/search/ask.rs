@@ -136,10 +136,14 @@ impl Search {
 
     /// What the index is to be asked before the search runs.
     pub fn asked(&self, caller: &Principal) -> Result<Asked, Refusal> {
-        let before = self.check(caller)?;
-        let page = usize::try_from(self.limit).unwrap_or(LIST_MAX);
-        let hits_max = (before + page + SEARCH_SPARE).min(SEARCH_DEPTH_MAX + SEARCH_SPARE);
+        let hits_max = self.hits_max(self.check(caller)?);
         Ok(Asked { pieces: pieces(&self.query), name: folded_name(&self.query), hits_max })
+    }
+
+    /// Those before this page, those on it, and some in place of any that the state no longer holds.
+    fn hits_max(&self, before: usize) -> usize {
+        let page = usize::try_from(self.limit).unwrap_or(LIST_MAX);
+        (before + page + SEARCH_SPARE).min(SEARCH_DEPTH_MAX + SEARCH_SPARE)
     }
 
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Found> {
@@ -156,8 +160,8 @@ impl Search {
         let mut ranked = ranked.into_iter().take_while(|(score, _)| *score >= floor).skip(before);
         let stopped = loop {
             let Some((score, document)) = ranked.next() else {
-                // The index may know more than it was asked for.
-                break (self.hits.keys.len() >= SEARCH_DEPTH_MAX + SEARCH_SPARE).then_some("depth");
+                // The index may know more than it was asked for, where most of what it named is not shown.
+                break (self.hits.keys.len() >= self.hits_max(before) && floor == 0).then_some("depth");
             };
             if results.len() as u64 == self.limit {
                 break Some("limit");
