@@ -18,7 +18,7 @@ const CHECKED_AT_ONCE: usize = 200;
 /// Folders that hold nothing anybody wrote.
 const SKIPPED: [&str; 5] = ["target", "node_modules", "__pycache__", "venv", "dist"];
 
-/// Make the text of files found by `query`: Markdown, text, code and PDF.
+/// Make the text of files found by `query`: Markdown, text and code.
 #[derive(Args)]
 pub struct Ingest {
     /// Files and folders; in folders, hidden files and folders, and those made by tools, are left out

@@ -111,16 +111,15 @@ async fn take(
     let (bytes, content_hash) = (body.len() as u64, content_hash(&body));
     let kind = media_type.clone();
     let cut = tokio::task::spawn_blocking(move || {
-        let text = text::of_file(&body, &kind)?;
+        let text = text::of_file(&body)?;
         Ok::<_, String>(cut::passages(&text, kind == text::MARKDOWN))
     });
-    // A reader of foreign files may fail in any way; the call ends in time all the same.
     let passages = match tokio::time::timeout_at(ctx.deadline.into(), cut).await {
         Ok(Ok(passages)) => passages,
         Ok(Err(_)) => Err("the file can't be read: its reader failed on it".to_string()),
         Err(_) => Err("the file takes too long to read".to_string()),
     };
-    let passages = passages.map_err(|problem| CallError::arguments(problem, "Send UTF-8 text, Markdown, code, or a PDF that has text."))?;
+    let passages = passages.map_err(|problem| CallError::arguments(problem, "Send UTF-8 text: Markdown, code or plain text."))?;
     let total = passages.len() as u64;
     let begin = BeginDocument { name: name.clone(), content_hash: content_hash.clone(), media_type, bytes, passages: total };
     let (begun, mut revision) = app.cluster.propose_step(ctx, begin).await?;

@@ -2,7 +2,6 @@
 
 /// Markdown, whose headings are known.
 pub const MARKDOWN: &str = "text/markdown";
-pub const PDF: &str = "application/pdf";
 const PLAIN: &str = "text/plain";
 const CODE: &str = "text/x-source";
 
@@ -27,7 +26,6 @@ fn of_name(name: &str) -> Option<&'static str> {
         () if is_in(&MARKDOWN_ENDINGS) => Some(MARKDOWN),
         () if is_in(&PLAIN_ENDINGS) => Some(PLAIN),
         () if is_in(&CODE_ENDINGS) || CODE_NAMES.contains(&file) => Some(CODE),
-        () if ending == Some("pdf") => Some(PDF),
         () => None,
     }
 }
@@ -41,16 +39,13 @@ pub fn is_readable_name(name: &str) -> bool {
 pub fn media_type(name: &str, told: Option<&str>) -> String {
     let told = told.and_then(|told| told.split(';').next()).map(|told| told.trim().to_ascii_lowercase());
     match told.as_deref() {
-        Some(told @ (MARKDOWN | PDF)) => told.into(),
+        Some(MARKDOWN) => MARKDOWN.into(),
         _ => of_name(name).unwrap_or(PLAIN).into(),
     }
 }
 
 /// The text of a file, or why it has none that can be read.
-pub fn of_file(bytes: &[u8], media_type: &str) -> Result<String, String> {
-    if media_type == PDF || bytes.starts_with(b"%PDF-") {
-        return of_pdf(bytes);
-    }
+pub fn of_file(bytes: &[u8]) -> Result<String, String> {
     let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
     let text =
         std::str::from_utf8(bytes).map_err(|error| format!("the file is no UTF-8 text: byte {} fits no sign", error.valid_up_to()))?;
@@ -58,16 +53,6 @@ pub fn of_file(bytes: &[u8], media_type: &str) -> Result<String, String> {
         Some(at) => Err(format!("the file is no text: byte {at} is a NUL")),
         None if text.trim().is_empty() => Err("the file is empty".into()),
         None => Ok(text.into()),
-    }
-}
-
-fn of_pdf(bytes: &[u8]) -> Result<String, String> {
-    let text = pdf_extract::extract_text_from_mem(bytes).map_err(|error| format!("the PDF can't be read: {error}"))?;
-    // Signs that a font does not name come out as controls.
-    let text: String = text.chars().filter(|c| matches!(c, '\n' | '\t' | '\u{c}') || !c.is_control()).collect();
-    match text.trim().is_empty() {
-        true => Err("the PDF has no text: its pages are pictures".into()),
-        false => Ok(text),
     }
 }
 
@@ -80,15 +65,14 @@ mod tests {
         assert_eq!(media_type("docs/a.md", None), MARKDOWN);
         assert_eq!(media_type("a.rs", Some("application/octet-stream")), CODE);
         assert_eq!(media_type("notes", Some("text/markdown; charset=utf-8")), MARKDOWN);
-        assert_eq!(media_type("b.PDF", None), PDF);
         assert!(is_readable_name("x/Makefile") && !is_readable_name("a.png") && !is_readable_name(".gitignore"));
     }
 
     #[test]
     fn what_is_no_text_is_told_so() {
-        assert_eq!(of_file(b"\xEF\xBB\xBFa", PLAIN).as_deref(), Ok("a"));
-        for bytes in [&b"\xff\xfe"[..], b"a\0b", b" \n", b"%PDF-1.7 nonsense"] {
-            assert!(of_file(bytes, PLAIN).is_err(), "{bytes:?}");
+        assert_eq!(of_file(b"\xEF\xBB\xBFa").as_deref(), Ok("a"));
+        for bytes in [&b"\xff\xfe"[..], b"a\0b", b" \n"] {
+            assert!(of_file(bytes).is_err(), "{bytes:?}");
         }
     }
 }
