@@ -144,13 +144,14 @@ fn measure(options: &Options, data: &std::path::Path) -> anyhow::Result<()> {
         let name = format!("docs/{}/{n}.md", words.word());
         let begin = BeginDocument { name, content_hash, media_type: "text/markdown".into(), bytes, passages: 10 };
         let begun = node.entry(begin);
-        let mut overlay = Overlay::new(&*node.state);
+        let state = Arc::clone(&node.state);
+        let mut overlay = Overlay::new(&*state);
         let decided = machine::apply(&mut overlay, begun.0, 1, begun.1)?.context("a call is decided")?;
         let outcome = decided.outcome.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
         let begun: quorate_domain::document::DocumentBegun = quorate_domain::codec::decode(&outcome)?;
         let (revision, entry) = node.entry(AddPassages { document_id: begun.document_id, from: 0, passages });
         machine::apply(&mut overlay, revision, 1, entry)?;
-        node.state.commit(overlay.into_writes(), Default::default())?;
+        state.commit(overlay.into_writes(), Default::default())?;
     }
     node.state.flush()?;
     println!("state: {} facts, {} documents of 10 passages, revision {}", options.facts, options.documents, node.revision);
