@@ -4,7 +4,8 @@
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 SETUP := $(TARGET)/setup
-NODE_MODULES := tests/clients/node/node_modules/.package-lock.json tests/clients/conformance/node_modules/.package-lock.json
+NODE_MODULES := tests/clients/node/node_modules/.package-lock.json tests/clients/conformance/node_modules/.package-lock.json \
+	tests/clients/console/node_modules/.package-lock.json
 export QUORATE ?= $(TARGET)/debug/quorate
 
 .PHONY: help dev build test test-rust test-clients test-system behaviours lint chaos chaos-mutants sim bench setup setup-test clean-setup
@@ -96,7 +97,7 @@ $(SETUP)/python-%/installed: tests/clients/python/requirements-%.txt | $(SETUP)/
 	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-# The SDK, and the conformance suite with the Node.js that it needs.
+# The SDK, the conformance suite with the Node.js that it needs, and what drives a browser.
 tests/clients/%/node_modules/.package-lock.json: tests/clients/%/package-lock.json tests/clients/%/package.json | $(SETUP)/test
 	cd tests/clients/$* && npm ci --silent
 	@touch $@

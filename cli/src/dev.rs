@@ -151,7 +151,7 @@ impl Dev {
             .collect();
         if self.target.json {
             let all = json!({
-                "mcp": format!("{base}/mcp"), "http": base, "console": null, "tokens": tokens, "nodes": nodes,
+                "mcp": format!("{base}/mcp"), "http": base, "console": format!("{base}/console"), "tokens": tokens, "nodes": nodes,
                 "gateway": {"pid": pid(crew.gateway.as_ref())}, "data": data.display().to_string(),
                 "ca": deployment.tls.then(|| Deployment::files(data, "gateway").ca.display().to_string()),
             });
@@ -162,6 +162,7 @@ impl Dev {
         println!("Quorate runs: three nodes and a gateway, data in {}\n", data.display());
         println!("  MCP      {base}/mcp        (everyday tools)\n           {base}/mcp/crux   (all tools)");
         println!("  HTTP     {base}/v1/tools/crux/NAME, described in {base}/v1/openapi.json");
+        println!("  console  {base}/console    (in a browser; sign in with the token of operator below)");
         for entry in &deployment.tokens {
             println!("  token    {:<13} {}", entry.name, entry.token);
         }

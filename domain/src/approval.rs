@@ -24,7 +24,7 @@ use crate::receipt;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::session::is_deeper;
-use crate::stamp::{LeaseTime, ReadStamp, Revision, Stamp, Tier, UnixMs};
+use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, Tier, UnixMs};
 use crate::tx::{Read, StorageError, Table, Tx};
 use crate::work::{self, QueuedMove};
 
@@ -122,6 +122,22 @@ impl Record for Approval {
 }
 
 impl Approval {
+    /// Why somebody can't be the one who decides it, whatever the decision.
+    pub fn refuse_reviewer(&self, caller: &Principal) -> Option<Refusal> {
+        let denied = |problem: String| Some(Refusal::Denied { problem });
+        let passport = &caller.passport;
+        if caller.tier < Tier::Elite && !caller.may("approvals:decide") {
+            let tier = caller.tier.word();
+            return denied(format!(
+                "deciding needs the tier elite or operator, or the scope `approvals:decide`, and `{passport}` is {tier}"
+            ));
+        }
+        if self.requested_by == *passport {
+            return denied(format!("`{passport}` asked for this approval, and nobody decides his own request"));
+        }
+        None
+    }
+
     /// As a reader sees it: a request whose time is over has expired, swept or not.
     pub(crate) fn seen_at(mut self, now: LeaseTime) -> Self {
         if self.status == ApprovalStatus::Pending && self.deadline <= now {
@@ -318,14 +334,8 @@ impl DecideApproval {
         if self.reviewer_tenant_id.as_ref().is_some_and(|claim| *claim != caller.tenant) {
             return denied(format!("`reviewer_tenant_id` is not the tenant of the caller, `{}`", caller.passport));
         }
-        if caller.tier < Tier::Elite && !caller.may("approvals:decide") {
-            let (passport, tier) = (&caller.passport, caller.tier.word());
-            return denied(format!(
-                "deciding needs the tier elite or operator, or the scope `approvals:decide`, and `{passport}` is {tier}"
-            ));
-        }
-        if approval.requested_by == caller.passport {
-            return denied(format!("`{}` asked for this approval, and nobody decides his own request", caller.passport));
+        if let Some(refusal) = approval.refuse_reviewer(caller) {
+            return Some(refusal);
         }
         self.reviewer_notes.as_deref().and_then(|notes| check_text("reviewer_notes", notes))
     }

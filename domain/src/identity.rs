@@ -5,6 +5,7 @@
 //! * A revoked passport decides nothing any more: the machine checks it when the entry applies, not when it was sent. A revoked token
 //!   alone is the gateways' to refuse, who believe one for less than a second: an entry says who called and not by which token.
 
+mod list;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::list::{ListPassports, ListTokens, Passports, TokenRow, Tokens};
 use crate::flag;
 use crate::key::Key;
 use crate::limit::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
@@ -217,6 +219,7 @@ impl PutToken {
             revoked_at: None,
             agent_work_gate: passport.is_some_and(|passport| passport.agent_work_gate),
         });
+        tx.put_index(list::by_passport(&self.tenant, &self.passport).text(&self.hash), self.hash.as_bytes());
         tx.put(&Token {
             hash: self.hash,
             tenant: self.tenant.clone(),

@@ -14,6 +14,7 @@ mod place;
 mod queue;
 mod reissue;
 mod revoked;
+mod waiters;
 
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,7 @@ use held::{Held, Hold};
 use queue::{Fate, Ticket, stored};
 pub(crate) use reissue::{all_held, reissue};
 pub(crate) use revoked::end_all;
+pub use waiters::{ListWaiters, Waiter, Waiters};
 
 /// What the holder means to do. Both exclude each other alike; it is told to those who ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -499,9 +501,14 @@ pub struct ForceRelease {
 }
 
 impl ForceRelease {
+    /// Whether somebody may take another's card at all.
+    pub fn is_for(caller: &Principal) -> bool {
+        caller.may("admin") || caller.tier >= Tier::Operator
+    }
+
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Punchcard> {
         let caller = &at.caller;
-        if !caller.may("admin") && caller.tier < Tier::Operator {
+        if !ForceRelease::is_for(caller) {
             return Ok(Err(Refusal::Denied { problem: "taking another's card needs the scope `admin` or the tier operator".into() }));
         }
         if self.by_passport.as_ref().is_some_and(|claim| *claim != caller.passport) {

@@ -6,10 +6,12 @@
 //!   changed, taken out or put in without a fault at its neighbour.
 //! * They are the leaves of the tenant's Merkle tree ([`tree`]), whose signed heads let somebody outside see the same.
 
+mod list;
 mod tree;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::list::{ListReceipts, ReceiptRow, Receipts};
 pub(crate) use self::tree::fill_trees;
 pub use self::tree::{Consistency, GetLogHead, Inclusion, LogHead, ProveConsistency, ProveInclusion, ProveReceipt, ProvenReceipt, leaf};
 use crate::identity::check_name;

@@ -108,6 +108,7 @@ pub enum Kind {
     ReceiptById = 160,
     ObservationById = 161,
     ObservationByProvider = 162,
+    TokenByPassport = 230,
     // Records
     SessionPlan = 190,
     TurnUse = 191,

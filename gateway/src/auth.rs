@@ -52,16 +52,25 @@ impl Credential {
 impl Tokens {
     /// Whom a token stands for; `None` for one that is unknown, expired or revoked.
     pub async fn resolve(self: &Arc<Self>, cluster: &Cluster, token: &str, deadline: Instant) -> Result<Option<Arc<Principal>>, CallError> {
-        let hash = identity::token_hash(token);
-        let (known, renew) = self.recall(&hash);
+        self.resolve_hash(cluster, &identity::token_hash(token), deadline).await
+    }
+
+    /// The same for who remembers a token by its hash.
+    pub async fn resolve_hash(
+        self: &Arc<Self>,
+        cluster: &Cluster,
+        hash: &str,
+        deadline: Instant,
+    ) -> Result<Option<Arc<Principal>>, CallError> {
+        let (known, renew) = self.recall(hash);
         if renew {
-            let (tokens, cluster, hash) = (self.clone(), cluster.clone(), hash.clone());
+            let (tokens, cluster, hash) = (self.clone(), cluster.clone(), hash.to_string());
             // When this fails the answer runs out, and the next caller asks and is told.
             tokio::spawn(async move { tokens.ask(&cluster, hash, deadline).await });
         }
         match known {
             Some(principal) => Ok(principal),
-            None => self.ask(cluster, hash, deadline).await,
+            None => self.ask(cluster, hash.into(), deadline).await,
         }
     }
 

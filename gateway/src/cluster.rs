@@ -67,6 +67,24 @@ struct Shared {
     doubt: Notify,
     next_reader: AtomicUsize,
     retries: Retries,
+    seen: RwLock<Arc<Vec<NodeSeen>>>,
+}
+
+/// What a node told when it was last asked how it is, and how long its answers took.
+#[derive(Clone, Debug)]
+pub struct NodeSeen {
+    pub address: String,
+    /// What it told, or why it told nothing.
+    pub status: Result<wire::StatusResponse, String>,
+    /// Of the last [`ROUND_TRIPS_KEPT`] questions, oldest first.
+    pub round_trips: Vec<RoundTrip>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct RoundTrip {
+    pub at: UnixMs,
+    /// `None` when there was no answer.
+    pub took: Option<Duration>,
 }
 
 struct Node {
@@ -121,6 +139,7 @@ impl Cluster {
             doubt: Notify::new(),
             next_reader: AtomicUsize::new(rand::random_range(0..64)),
             retries: Retries::default(),
+            seen: RwLock::default(),
         });
         tokio::spawn(probe(Arc::downgrade(&shared)));
         Ok(Self { shared })
@@ -128,6 +147,11 @@ impl Cluster {
 
     pub fn view(&self) -> View {
         self.shared.view.borrow().clone()
+    }
+
+    /// What the nodes told when they were last asked: they are asked once a second, whoever looks at this.
+    pub fn nodes_seen(&self) -> Arc<Vec<NodeSeen>> {
+        self.shared.seen.read().expect("no panic under the lock").clone()
     }
 
     pub fn retries(&self) -> &Retries {
@@ -309,6 +333,19 @@ impl Shared {
         self.node(&address)
     }
 
+    /// The same, with the leader behind the others that serve: for what any of them can answer by itself.
+    fn followers_first(&self) -> Vec<Arc<Node>> {
+        let mut readers = self.readers();
+        let view = self.view.borrow();
+        if let Some((_, leader)) = &view.leader
+            && let Some(place) = readers.iter().position(|node| node.address == *leader)
+        {
+            let behind = view.serving.len().min(readers.len()).max(place + 1);
+            readers[place..behind].rotate_left(1);
+        }
+        readers
+    }
+
     /// All nodes, those that serve first, and each time another one in front.
     fn readers(&self) -> Vec<Arc<Node>> {
         let nodes = self.nodes();
@@ -471,7 +508,8 @@ impl Shared {
         deadline: Instant,
         detail: &mut String,
     ) -> Option<Result<wire::Served, CallError>> {
-        let mut waiting = self.readers().into_iter();
+        let alone = !matches!(request.consistency, Some(wire::read_request::Consistency::Linearizable(_)) | None);
+        let mut waiting = if alone { self.followers_first() } else { self.readers() }.into_iter();
         let mut running = FuturesUnordered::new();
         loop {
             if let Some(node) = waiting.next() {
@@ -615,10 +653,14 @@ impl Shared {
     async fn probe_once(&self) {
         let nodes = self.nodes();
         let asked = nodes.iter().map(|node| async {
+            let at = Instant::now();
             let answer = timeout(PROBE_TIMEOUT, async { node.client.clone().status(wire::StatusRequest {}).await }).await;
-            (node.address.clone(), answer)
+            (node.address.clone(), answer, at.elapsed())
         });
-        let (mut seen, members) = View::of(join_all(asked).await);
+        let answers = join_all(asked).await;
+        self.remember(&answers);
+        let answers = answers.into_iter().map(|(address, answer, _)| (address, answer)).collect();
+        let (mut seen, members) = View::of(answers);
         for address in members {
             self.node(&address);
         }
@@ -641,6 +683,32 @@ impl Shared {
     }
 }
 
+impl Shared {
+    fn remember(&self, answers: &[(String, StatusAnswer, Duration)]) {
+        let (before, at) = (self.seen.read().expect("no panic under the lock").clone(), now_unix_ms());
+        let seen = answers.iter().map(|(address, answer, took)| {
+            let mut round_trips = before.iter().find(|node| node.address == *address).map_or(Vec::new(), |node| node.round_trips.clone());
+            let status = told(answer).map(|status| status.get_ref().clone());
+            round_trips.push(RoundTrip { at, took: status.is_ok().then_some(*took) });
+            let excess = round_trips.len().saturating_sub(ROUND_TRIPS_KEPT);
+            round_trips.drain(..excess);
+            NodeSeen { address: address.clone(), status, round_trips }
+        });
+        let seen = Arc::new(seen.collect());
+        *self.seen.write().expect("no panic under the lock") = seen;
+    }
+}
+
+/// What a node told of itself, or why it did not.
+fn told(answer: &StatusAnswer) -> Result<&tonic::Response<wire::StatusResponse>, String> {
+    match answer {
+        Err(_) => Err("no answer".into()),
+        Ok(Err(status)) if status.code() == Code::Unauthenticated => Err("cluster_secret".into()),
+        Ok(Err(status)) => Err(reason(status).to_string()),
+        Ok(Ok(status)) => Ok(status),
+    }
+}
+
 impl View {
     /// What the answers amount to, and the addresses of members besides those that answered.
     fn of(answers: Vec<(String, StatusAnswer)>) -> (Self, Vec<String>) {
@@ -649,12 +717,10 @@ impl View {
         // As the leader tells them, or anybody while there is none.
         let (mut members, mut leader_told) = (Vec::new(), false);
         for (address, answer) in answers {
-            match answer {
-                Err(_) => seen.problems.push(format!("{address}: no answer")),
-                Ok(Err(status)) if status.code() == Code::Unauthenticated => seen.problems.push(format!("{address}: cluster_secret")),
-                Ok(Err(status)) => seen.problems.push(format!("{address}: {}", reason(&status))),
-                Ok(Ok(status)) => {
-                    let status = status.into_inner();
+            match told(&answer) {
+                Err(problem) => seen.problems.push(format!("{address}: {problem}")),
+                Ok(status) => {
+                    let status = status.get_ref().clone();
                     seen.ids.insert(status.node_id, address.clone());
                     if matches!(status.role.as_str(), "leader" | "follower" | "learner") && status.not_ready.is_empty() {
                         serving.push((status.node_id, address.clone()));

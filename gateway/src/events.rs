@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response, StatusCode};
+use quorate_domain::identity::token_hash;
 use quorate_domain::refusal::shown;
 use quorate_domain::{Principal, Revision, codec, flag};
 use quorate_proto::cluster as wire;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 use tokio::time::{timeout, timeout_at};
 use tonic::Streaming;
 
+use crate::auth::Credential;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
 use crate::edge;
@@ -205,7 +207,23 @@ pub async fn events(app: &Arc<App>, query: &[(String, String)], headers: &Header
         Ok(caller) => caller,
         Err(refused) => return refused,
     };
-    match open(app, query, headers, caller, deadline).await {
+    let token_hash = match Credential::of(headers) {
+        Credential::Bearer(token) => token_hash(&token),
+        Credential::None | Credential::Malformed => String::new(),
+    };
+    answer(app, query, headers, caller, token_hash, deadline).await
+}
+
+/// The same for a caller whose token is known by its hash: the stream ends soon after that token does.
+pub async fn answer(
+    app: &Arc<App>,
+    query: &[(String, String)],
+    headers: &HeaderMap,
+    caller: Option<Arc<Principal>>,
+    token_hash: String,
+    deadline: Instant,
+) -> Response<Body> {
+    match open(app, query, headers, caller, token_hash, deadline).await {
         Ok(response) => response,
         Err(Refused::Call(error)) => refusal(&error),
         Err(Refused::Compacted(through)) => {
@@ -233,6 +251,7 @@ async fn open(
     query: &[(String, String)],
     headers: &HeaderMap,
     caller: Option<Arc<Principal>>,
+    token_hash: String,
     deadline: Instant,
 ) -> Result<Response<Body>, Refused> {
     let caller = caller.ok_or(CallError::Unauthenticated)?;
@@ -257,10 +276,9 @@ async fn open(
     };
     let (reader, response) = Reader::new();
     let told = Told { app: app.clone(), reader, kinds, position: since, at: Instant::now() };
-    let token = headers.get(axum::http::header::AUTHORIZATION).cloned();
     tokio::spawn(async move {
         let _permit = permit;
-        told.run(follower, first, token).await
+        told.run(follower, first, token_hash).await
     });
     Ok(response)
 }
@@ -302,7 +320,7 @@ struct Told {
 }
 
 impl Told {
-    async fn run(mut self, mut follower: Follower, first: Next, token: Option<axum::http::HeaderValue>) {
+    async fn run(mut self, mut follower: Follower, first: Next, token_hash: String) {
         let mut stopping = self.app.stopping();
         let mut next = Some(first);
         let mut check_token = tokio::time::interval(STREAM_TOKEN_CHECKED);
@@ -321,7 +339,7 @@ impl Told {
                         let _ = self.send("stopping", &data, Some(500)).await;
                         Ok(false)
                     }
-                    _ = check_token.tick() => self.is_still_known(token.as_ref()).await,
+                    _ = check_token.tick() => self.is_still_known(&token_hash).await,
                 },
             };
             if told != Ok(true) {
@@ -371,15 +389,10 @@ impl Told {
     }
 
     /// A token that was revoked meanwhile ends the stream; a cluster that can't tell does not.
-    async fn is_still_known(&mut self, token: Option<&axum::http::HeaderValue>) -> Result<bool, Gone> {
-        let mut headers = HeaderMap::new();
-        headers.extend(token.cloned().map(|token| (axum::http::header::AUTHORIZATION, token)));
-        let known = identify(&self.app, &headers, Instant::now() + Duration::from_secs(2)).await;
-        let refused = match known {
-            Ok(Some(caller)) => !caller.may(SCOPE),
-            Ok(None) => true,
-            Err(response) => response.status() == StatusCode::UNAUTHORIZED,
-        };
+    async fn is_still_known(&mut self, token_hash: &str) -> Result<bool, Gone> {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let known = self.app.tokens.resolve_hash(&self.app.cluster, token_hash, deadline).await;
+        let refused = known.is_ok_and(|caller| caller.is_none_or(|caller| !caller.may(SCOPE)));
         if refused {
             self.send("refused", &json!({ "reason": "the token is unknown, expired or revoked" }).to_string(), None).await?;
         }

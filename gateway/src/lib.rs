@@ -7,8 +7,8 @@
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
 //! [`mcp`], [`http`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
 //! reaches the leader), [`events`] and [`sse`] (what a change sets off), [`auth`] and [`session`] (who is calling), [`keys`] (who
-//! signs), [`hook`] (the edit guard), [`routes`] and [`egress`] (what is let in and out), [`surface`] and [`profile`] (what is listed),
-//! [`update`], [`docs`], [`metrics`].
+//! signs), [`hook`] (the edit guard), `console` (the pages for people), [`routes`] and [`egress`] (what is let in and out),
+//! [`surface`] and [`profile`] (what is listed), [`update`], [`docs`], [`metrics`].
 
 pub mod auth;
 pub mod call;
@@ -16,6 +16,7 @@ pub mod cluster;
 pub mod config;
 mod conformance;
 pub mod connection;
+mod console;
 pub mod docs;
 pub mod edge;
 pub mod egress;

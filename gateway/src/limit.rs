@@ -51,6 +51,8 @@ pub const CHECK_DEADLINE: Duration = Duration::from_secs(3);
 pub const PROBE_CALM: Duration = Duration::from_millis(1_000);
 pub const PROBE_ANXIOUS: Duration = Duration::from_millis(150);
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(400);
+/// Answers to that of each node whose times are kept: two minutes when all is well.
+pub const ROUND_TRIPS_KEPT: usize = 120;
 /// Waits between attempts: doubled each time, with jitter.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(20);
 pub const BACKOFF_MAX: Duration = Duration::from_millis(500);
@@ -77,6 +79,18 @@ pub const WATCH_SILENCE: Duration = Duration::from_secs(12);
 pub const EVENTS_PROGRESS: Duration = Duration::from_secs(1);
 /// Kinds that one reader of events may name.
 pub const KINDS_MAX: usize = 32;
+
+/// How long somebody stays signed in to the console with one sign-in.
+pub const CONSOLE_PASS_MS: u64 = 12 * 60 * 60 * 1_000;
+/// How old a page of the console may be when all is well: so old that any node has what it needs, leader or not.
+pub const CONSOLE_STALE_MS: u64 = 3_000;
+/// How long such a page is asked for before an older one does, and how long that.
+pub const CONSOLE_ASKED_FOR: Duration = Duration::from_millis(1_500);
+pub const CONSOLE_READ_WITHIN: Duration = Duration::from_secs(5);
+/// A page that is older says so.
+pub const CONSOLE_OLD: Duration = Duration::from_secs(4);
+/// How often the page of the cluster looks again, in ms: the gateway asks the nodes no more often than that.
+pub const CONSOLE_REFRESH_MS: u64 = 2_000;
 
 /// Changes of lists that a stream may have waiting; one that is behind by more is told that all have changed.
 pub const LIST_CHANGES_WAITING: usize = 16;

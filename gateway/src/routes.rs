@@ -15,6 +15,8 @@ pub enum Access {
     AnyScope(&'static [&'static str]),
     /// A token with the scope of the tool that is called.
     ScopeOfTool,
+    /// A sign-in at the console, with a token that has one of these scopes; without any, with any token.
+    SignIn(&'static [&'static str]),
 }
 
 /// One address.

@@ -41,7 +41,7 @@ use crate::tools::hardening::Posture;
 use crate::tools::observations::Batch;
 use crate::update::Updates;
 use crate::usage::{self, Meter};
-use crate::{conformance, connection, events, hook, http, ingest, mcp, metrics, proofs, tools};
+use crate::{conformance, connection, console, events, hook, http, ingest, mcp, metrics, proofs, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -71,7 +71,7 @@ impl Services {
         let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
         let (index, meter) = (Index::of(&tools), Meter::default());
-        let routes = open_routes().table.into_iter().chain(guarded_routes().table).collect();
+        let routes = [open_routes().table, guarded_routes().table, console::routes().table].concat();
         let (posture, updates) = (posture(settings), Updates::new(settings.update_source.clone()));
         Self { sessions, passport_keys, receipt_keys, index, tools, audit_export_dir, list_changes, meter, routes, posture, updates }
     }
@@ -209,13 +209,18 @@ impl App {
     }
 
     /// How long the certificates last, and how often changed ones could not be used.
-    fn certificates(&self) -> (Vec<Expiry>, u64) {
+    pub fn certificates(&self) -> (Vec<Expiry>, u64) {
         let (mut expiries, mut failures) = (self.link.expiries(), self.link.reload_failures());
         if let Some(front) = &self.front {
             expiries.extend(front.expiries());
             failures += front.failures();
         }
         (expiries, failures)
+    }
+
+    /// Whether clients speak TLS to this gateway itself.
+    pub fn is_tls(&self) -> bool {
+        self.front.is_some()
     }
 
     pub fn is_draining(&self) -> bool {
@@ -369,7 +374,7 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/v1/ingest", INGEST, post(ingest_file).fallback(only_post))
         .route("/v1/ingest/check", INGEST, post(ingest_check).fallback(only_post))
         .route("/v1/documents", INGEST, get(documents).delete(remove_document))
-        .route("/v1/approvals", AnyScope(&http::APPROVAL_SCOPES), get(approvals))
+        .route("/v1/approvals", AnyScope(&tools::approvals::LISTING), get(approvals))
         .route("/v1/receipts/{id}", RECEIPTS, get(receipt))
         .route("/v1/log/head", RECEIPTS, get(log_head))
         .route("/v1/log/keys", RECEIPTS, get(log_keys))
@@ -385,7 +390,8 @@ fn guarded_routes() -> Routes<Arc<App>> {
 }
 
 fn router(app: Arc<App>) -> Router {
-    let guarded = guarded_routes().router.layer(middleware::from_fn_with_state(app.clone(), check_doors));
+    let guarded = guarded_routes().router.merge(console::router());
+    let guarded = guarded.layer(middleware::from_fn_with_state(app.clone(), check_doors));
     open_routes().router.merge(guarded).fallback(nowhere).with_state(app)
 }
 
@@ -471,7 +477,7 @@ async fn only_post() -> Response<Body> {
 }
 
 async fn nowhere() -> Response<Body> {
-    let message = "there is nothing here; MCP is at /mcp and /mcp/crux, HTTP in /v1/openapi.json";
+    let message = "there is nothing here; MCP is at /mcp and /mcp/crux, HTTP in /v1/openapi.json, the console at /console";
     edge::problem(StatusCode::NOT_FOUND, "Not Found", json!({ "code": "NOT_FOUND", "message": message }))
 }
 

@@ -1,6 +1,7 @@
 //! The gateway as its clients see it: raw HTTP in, and true rules behind it.
 
 mod connections;
+mod console;
 mod fake;
 mod handshake;
 mod promises;

@@ -321,6 +321,7 @@ impl RaftNode {
         let log = self.inner.applied.log.stats();
         let identity = self.inner.data_dir.identity();
         let lease_now = Clock::read(&*self.inner.applied.state).map(|clock| clock.lease_now.0).unwrap_or_default();
+        let (disk_free_bytes, disk_total_bytes) = self.disk_bytes();
         let index = |id: &Option<crate::types::LogId>| id.as_ref().map_or(0, |id| id.index());
         cluster::StatusResponse {
             node_id: self.inner.config.node_id,
@@ -345,6 +346,20 @@ impl RaftNode {
             grpc: self.inner.config.address.grpc.clone(),
             http: self.inner.config.address.http.clone(),
             member_id_max: self.inner.applied.members_ever().last().copied().unwrap_or_default(),
+            disk_free_bytes,
+            disk_total_bytes,
+        }
+    }
+
+    /// What is free, and what there is in all, on the file system that holds the replica. One that does not tell shows as one
+    /// without space, which is a finding.
+    fn disk_bytes(&self) -> (u64, u64) {
+        match rustix::fs::statvfs(self.inner.data_dir.path()) {
+            Ok(disk) => (disk.f_bavail.saturating_mul(disk.f_frsize), disk.f_blocks.saturating_mul(disk.f_frsize)),
+            Err(error) => {
+                tracing::warn!(%error, "cannot ask the file system");
+                (0, 0)
+            }
         }
     }
 

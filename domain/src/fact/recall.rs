@@ -97,6 +97,16 @@ pub struct FactRows {
 }
 
 impl FactRow {
+    /// Why a query found it: its words that stand in the fact, each with where.
+    pub fn found_by(&self, query: &str) -> Vec<(String, Vec<&'static str>)> {
+        let texts = [("value", &self.value), ("key", &self.key), ("entity", &self.entity)].map(|(name, text)| (name, text.to_lowercase()));
+        let found = words(query).into_iter().map(|word| {
+            let places = texts.iter().filter(|(_, text)| text.contains(&word)).map(|(name, _)| *name).collect();
+            (word, places)
+        });
+        found.filter(|(_, places): &(String, Vec<&str>)| !places.is_empty()).collect()
+    }
+
     /// The most bytes that the row can have as compact JSON with the names of this struct, its age in hours, and confidences
     /// and the instant as people read them.
     pub fn json_bytes(&self) -> usize {
@@ -314,6 +324,11 @@ fn active_of_pair(view: &impl Read, tenant: &str, place: &Place, key: &str) -> R
     Ok(head.map(|head| super::active(view, &head)).transpose()?.flatten())
 }
 
+/// What a query looks for.
+fn words(query: &str) -> Vec<String> {
+    query.split_whitespace().map(str::to_lowercase).collect()
+}
+
 /// What a fact has to be like, apart from its state.
 struct Filter<'a> {
     words: Vec<String>,
@@ -325,7 +340,7 @@ struct Filter<'a> {
 impl<'a> Filter<'a> {
     fn new(query: &'a QueryFacts, at: &ReadStamp) -> Self {
         Self {
-            words: query.query.iter().flat_map(|words| words.split_whitespace()).map(str::to_lowercase).collect(),
+            words: query.query.as_deref().map(words).unwrap_or_default(),
             key: query.key.as_deref(),
             regions: query.entity_prefix.as_deref().map(|prefix| Region::to_read(prefix, &at.caller)),
             as_of: query.as_of,

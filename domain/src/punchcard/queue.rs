@@ -165,7 +165,11 @@ pub(super) fn own(view: &impl Read, tenant: &str, resource: &Resource, holder: &
 }
 
 pub(super) fn by_holder(tenant: &str, holder: &str) -> Key {
-    kind_prefix(tenant, Kind::WaiterByHolder).text(holder)
+    by_any_holder(tenant).text(holder)
+}
+
+pub(super) fn by_any_holder(tenant: &str) -> Key {
+    kind_prefix(tenant, Kind::WaiterByHolder)
 }
 
 /// Queues a call, or lets one that waits already wait on in its place.

@@ -1,7 +1,7 @@
 //! Approvals: a person (or a policy) says yes or no, once.
 
 use quorate_domain::approval::{self, ApprovalStatus, DecideApproval, RequestApproval};
-use quorate_domain::{Refusal, flag};
+use quorate_domain::{Principal, Refusal, flag};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -46,6 +46,16 @@ pub(crate) fn word(status: ApprovalStatus) -> &'static str {
         ApprovalStatus::Approved => "approved",
         ApprovalStatus::Rejected => "rejected",
         ApprovalStatus::Expired => "expired",
+    }
+}
+
+/// Who decides approvals, or asks for them, sees them.
+pub(crate) const LISTING: [&str; 2] = [ApprovalDecide::SCOPE, ApprovalRequest::SCOPE];
+
+pub(crate) fn may_list(caller: &Principal) -> Result<(), CallError> {
+    match LISTING.iter().any(|scope| caller.may(scope)) {
+        true => Ok(()),
+        false => Err(CallError::MissingScope { scope: LISTING[0].into() }),
     }
 }
 

@@ -45,6 +45,9 @@ impl From<&Route> for RouteRow {
             Access::Open => (&[], false, "open to everybody; tells nothing of a team's"),
             Access::Token => (&[], true, "needs a token"),
             Access::AnyScope(scopes) => (scopes, true, "needs a token with one of the scopes"),
+            Access::SignIn(scopes) => {
+                (scopes, true, "needs a sign-in at the console, with a token that has one of the scopes, if any are named")
+            }
             Access::ScopeOfTool => (&[], true, "needs a token with the scope of the tool that is called; `autonomy_contract` lists them"),
         };
         Self {

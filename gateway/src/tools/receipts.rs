@@ -37,42 +37,42 @@ pub struct ReceiptVerify {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ReceiptVerified {
-    receipt_id: String,
+    pub(crate) receipt_id: String,
     tenant_id: String,
     feature_enabled: bool,
-    verified: bool,
+    pub(crate) verified: bool,
     /// The passport whose decision it proves, or null.
-    signer_passport: Nullable<String>,
-    errors: Vec<String>,
+    pub(crate) signer_passport: Nullable<String>,
+    pub(crate) errors: Vec<String>,
     http_status: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
-    report: Option<Report>,
+    pub(crate) report: Option<Report>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Report {
     /// BLAKE3 of the body, in hex.
-    body_hash: String,
+    pub(crate) body_hash: String,
     /// Place in the tenant's chain, from 0 on.
-    seq: u64,
-    previous_link_hash: String,
+    pub(crate) seq: u64,
+    pub(crate) previous_link_hash: String,
     /// What the signature is over: 32 bytes, in hex here.
-    link_hash: String,
+    pub(crate) link_hash: String,
     /// The key that signed, if a signature was given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    key_id: Option<String>,
+    pub(crate) key_id: Option<String>,
     /// Ed25519, in hex.
     #[serde(skip_serializing_if = "Option::is_none")]
-    signature: Option<String>,
+    pub(crate) signature: Option<String>,
     /// The public key under which it is valid, in hex.
     #[serde(skip_serializing_if = "Option::is_none")]
     public_key: Option<String>,
-    made_at: String,
-    revision: u64,
+    pub(crate) made_at: String,
+    pub(crate) revision: u64,
     /// The body as it was hashed, in hex.
     body_hex: String,
     /// The same as JSON; the bytes are CBOR.
-    body: Nullable<Value>,
+    pub(crate) body: Nullable<Value>,
 }
 
 impl Tool for ReceiptVerify {
@@ -113,7 +113,8 @@ fn unverified(receipt_id: String, tenant_id: String, feature_enabled: bool, erro
     ReceiptVerified { receipt_id, tenant_id, feature_enabled, verified: false, signer_passport, errors, http_status, report: None }
 }
 
-fn verify(receipt: ReceiptView, keys: &[(String, VerifyingKey)]) -> ReceiptVerified {
+/// What can be checked of a receipt without asking anybody else.
+pub(crate) fn verify(receipt: ReceiptView, keys: &[(String, VerifyingKey)]) -> ReceiptVerified {
     let mut errors = receipt.faults.clone();
     errors.extend(check_hashes(&receipt).err());
     let public_key = match check_signature(&receipt, keys) {

@@ -43,6 +43,8 @@ struct World {
     faults: BTreeMap<u64, Fault>,
     /// Every proposal that reached a node: node and request id.
     proposals: Vec<(u64, String)>,
+    /// Every read that reached a node, and whether a stale answer was enough.
+    reads: Vec<(u64, bool)>,
     /// The names of all queries that were asked.
     queries: Vec<&'static str>,
     /// Events up to here are gone.
@@ -78,6 +80,7 @@ impl Fake {
             addresses: BTreeMap::new(),
             faults: BTreeMap::new(),
             proposals: Vec::new(),
+            reads: Vec::new(),
             queries: Vec::new(),
             forgotten: 0,
         };
@@ -129,6 +132,11 @@ impl Fake {
     /// The proposals since the last time this was asked.
     pub fn proposals(&self) -> Vec<(u64, String)> {
         std::mem::take(&mut self.world.lock().unwrap().proposals)
+    }
+
+    /// The reads since the last time this was asked.
+    pub fn reads(&self) -> Vec<(u64, bool)> {
+        std::mem::take(&mut self.world.lock().unwrap().reads)
     }
 
     pub fn queries(&self) -> Vec<&'static str> {
@@ -256,6 +264,8 @@ impl Cluster for Node {
     async fn read(&self, request: Request<wire::ReadRequest>) -> Result<Response<wire::ReadResponse>, Status> {
         use wire::read_response::Result as Read;
         let request = request.into_inner();
+        let is_stale = matches!(request.consistency, Some(wire::read_request::Consistency::Stale(_)));
+        self.fake.world.lock().unwrap().reads.push((self.id, is_stale));
         let reason = match (self.fault().await, &request.consistency) {
             (Some(Fault::Lost), _) => Some("no_leader"),
             (Some(Fault::Behind), Some(wire::read_request::Consistency::Stale(_))) => Some("too_stale"),

@@ -455,6 +455,10 @@ async fn the_matrix_of_routes_is_the_same_each_time_and_is_what_the_routes_do() 
             if [without, bare].contains(&405) {
                 continue;
             }
+            if row["notes"].as_str().unwrap().contains("sign-in") {
+                assert_eq!((without, bare), (303, 303), "{method} {path} leads to the sign-in, {row}");
+                continue;
+            }
             asked += 1;
             let is_bound = row["passport_binding"] == true;
             assert_eq!(without == 401, is_bound, "{method} {path} without a token: {without}, {row}");
