@@ -137,6 +137,7 @@ fn check(script: &str, expected: Expect) {
                         as_of: line.ms("as_of").map(|ms| UnixMs(WALL + ms)),
                         min_effective_confidence: option("floor").map(unit),
                         cursor: line.option("cursor"),
+                        hits: Default::default(),
                     },
                 };
                 match facts.ask(who, query.clone()) {
@@ -984,6 +985,7 @@ fn queries() -> impl Strategy<Value = QueryFacts> {
             as_of,
             min_effective_confidence,
             cursor: None,
+            hits: Default::default(),
         },
     )
 }

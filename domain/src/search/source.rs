@@ -183,7 +183,7 @@ pub(super) fn cut(text: &str, bytes_max: usize) -> String {
 }
 
 /// What stands under a record's key, if the caller may see it now.
-pub(super) fn visible(view: &impl Read, at: &ReadStamp, key: &[u8]) -> Result<Option<Document>, StorageError> {
+pub(crate) fn visible(view: &impl Read, at: &ReadStamp, key: &[u8]) -> Result<Option<Document>, StorageError> {
     let Some(mut document) = document(view, key)?.filter(|document| document.is_visible_to(&at.caller)) else { return Ok(None) };
     if let Node::Passage { document_id } = &document.node {
         // It has the names that point to its document now, and is found as long as there is one.
