@@ -446,3 +446,22 @@ fn pages_show_every_result_once_and_keep_their_budget() {
     seen.dedup();
     assert_eq!((seen.len(), count), (120, 120), "in {pages} pages");
 }
+
+#[test]
+fn ids_that_have_no_room_come_back() {
+    let mut world = World::new();
+    let ids: Vec<String> = (0..6).map(|n| world.stores("svc", &format!("k{n}"), &"long ".repeat(600))).collect();
+    let expand = |result_ids, token_budget| ExpandResults { tenant_id: "local".into(), result_ids, token_budget };
+    let (mut seen, mut left) = (Vec::new(), ids.clone());
+    while !left.is_empty() {
+        let expanded = world.read(mara(), expand(left, None));
+        assert!(serde_json::to_string(&expanded).unwrap().len() <= 8 * 1_024 && !expanded.results.is_empty());
+        assert_eq!(expanded.truncated.is_some(), !expanded.not_shown.is_empty());
+        seen.extend(expanded.results.into_iter().map(|row| row.doc_id));
+        left = expanded.not_shown;
+    }
+    assert_eq!(seen, ids);
+    let expanded = world.read(mara(), expand(vec!["nonsense".into(), "f_00".into(), "entity:a/b".into(), "doc_0#x".into()], Some(500)));
+    let reasons: Vec<&str> = expanded.missing.iter().map(|missing| missing.reason.as_str()).collect();
+    assert_eq!(reasons, ["invalid_format", "not_found", "not_found", "invalid_format"]);
+}

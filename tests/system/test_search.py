@@ -81,6 +81,8 @@ class Search(unittest.TestCase):
             reply = a.ok("query", tenant_id="default", query=f"{word} number1")
             best = reply["results"][0]
             self.assertEqual((best["kind"], best["title"].endswith(f"{word}1.md")), ("document", True), best)
+            scanned = a.ok("query_scan", tenant_id="default", query=f"{word} number1")["results"][0]
+            self.assertEqual((scanned["doc_id"], set(scanned)), (best["doc_id"], {"doc_id", "kind", "title", "score", "token_count"}))
             [whole] = a.ok("query_expand", tenant_id="default", result_ids=[best["doc_id"]])["results"]
             self.assertIn(f"about {word} number1", whole["content"])
 
