@@ -24,6 +24,7 @@ mod key;
 mod mcp;
 mod membership;
 mod output;
+mod purge;
 mod receipt;
 mod restore;
 mod run;

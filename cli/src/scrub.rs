@@ -3,6 +3,8 @@
 //! Each node reads all of its state as it is right after one entry of the log, the same for all, and answers a digest. The
 //! revision is a little ahead of everybody; a node that was faster says so, and a later one is tried.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use quorate_proto::cluster::StateHashRequest;
 use quorate_proto::cluster::state_hash_response::Result as Answer;
@@ -12,14 +14,25 @@ use serde_json::json;
 use crate::deployment::{Nodes, Target};
 use crate::exit::{self, Failure};
 use crate::output;
+use crate::purge;
 use crate::status::{NodeStatus, connect_operator, survey};
 
-/// Compare the whole state of all nodes at one revision, and name a node that differs.
+/// Compare the whole state of all nodes at one revision, and name a node that differs; or purge what was forgotten.
 ///
 /// Reads every row of every replica once, at its own pace, while the cluster works. Exit code 1: a node differs or can't read
 /// its state; 3: one could not be asked.
 #[derive(Args)]
 pub struct Scrub {
+    /// End the recovery window of everything that was forgotten, now, and have every node rewrite the files that still hold it;
+    /// collects what each of them states, signed
+    #[arg(long)]
+    purge_forgotten: bool,
+    /// Only tell how much could still be brought back, and what the nodes have erased so far
+    #[arg(long, requires = "purge_forgotten")]
+    dry_run: bool,
+    /// Folder for the nodes' statements, which `quorate verify` checks
+    #[arg(long, requires = "purge_forgotten", value_name = "FOLDER")]
+    statements: Option<PathBuf>,
     #[command(flatten)]
     pub target: Target,
 }
@@ -52,6 +65,9 @@ enum Said {
 
 impl Scrub {
     pub async fn run(self) -> Result<(), Failure> {
+        if self.purge_forgotten {
+            return purge::run(&self.target, self.dry_run, self.statements.as_deref()).await;
+        }
         let nodes = self.target.nodes()?;
         let before = survey(&nodes).await;
         if before.leader.is_none() {

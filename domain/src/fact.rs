@@ -16,6 +16,8 @@
 //!   the author reaches it by either name, others by none, and to them its id looks like one that never existed. A private
 //!   pair and the tenant's pair of the same name have separate versions. A private fact retires private facts only: others
 //!   would see a fact go and not what replaced it.
+//! * Forgetting goes further than deleting ([`forget`]): the value leaves the version at once, and the cluster after a window in
+//!   which it can be brought back. The version itself stays, without it, so that its number is never used again.
 //! * The empty text is a value. A value is bounded in bytes and also as JSON, so that one version always fits a reply.
 //! * Events name the fact, never its value; those of private facts say nothing but that.
 
@@ -24,6 +26,7 @@ mod consolidate;
 mod consulted;
 mod entities;
 mod export;
+mod forget;
 mod freshness;
 mod history;
 mod horizon;
@@ -50,6 +53,11 @@ pub use self::entities::{Entities, ListEntities};
 pub use self::export::{
     ExportFacts, ExportRecorded, ExportScope, ExportStarted, ExportedFact, ExportedFacts, GetExport, RecordExport, SignedExport,
     StartExport,
+};
+pub(crate) use self::forget::sweep as sweep_forgotten;
+pub use self::forget::{
+    EndRecovery, ErasureDue, ErasureState, FactsForgotten, FactsRecovered, FindForgettable, ForgetFacts, ForgetScope, Forgettable,
+    ForgettableFacts, GetErasure, RecoverFacts, RecoveryEnded, ScopeKind, erasures_due,
 };
 pub use self::freshness::{
     FactFreshness, FactReverified, FreshnessRow, HorizonSet, ReverifyFact, SetHorizon, ShowFreshness, SweepCandidate, SweepCandidates,
@@ -123,6 +131,9 @@ struct Fact {
     /// When it stopped being active.
     valid_to: Option<UnixMs>,
     deleted_at: Option<UnixMs>,
+    /// The forgetting that took its value away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forgotten_by: Option<String>,
 }
 
 impl Record for Fact {
@@ -137,10 +148,11 @@ impl Record for Fact {
 
 impl Fact {
     fn state(&self) -> State {
-        match (self.deleted_at, self.valid_to) {
-            (Some(_), _) => State::Deleted,
-            (None, Some(_)) => State::Superseded,
-            (None, None) => State::Active,
+        match (&self.forgotten_by, self.deleted_at, self.valid_to) {
+            (Some(_), ..) => State::Forgotten,
+            (None, Some(_), _) => State::Deleted,
+            (None, None, Some(_)) => State::Superseded,
+            (None, None, None) => State::Active,
         }
     }
 
@@ -300,7 +312,7 @@ impl DeleteFact {
         if let Some(prefix) = daemon_owned(&fact.entity) {
             return Ok(Err(Refusal::Denied { problem: only_the_service(prefix) }));
         }
-        if fact.state() == State::Deleted {
+        if matches!(fact.state(), State::Deleted | State::Forgotten) {
             return Ok(Ok(FactDeleted { deleted: false, fact_id: self.fact_id }));
         }
         if fact.state() == State::Active {
@@ -367,6 +379,7 @@ fn numbered_version(
         superseded_by: None,
         valid_to: None,
         deleted_at: None,
+        forgotten_by: None,
     };
     for old in &named {
         leave_pair(tx, old)?;
@@ -434,6 +447,7 @@ fn not_active(fact: &Fact) -> Option<Refusal> {
     let found = match (fact.state(), &fact.superseded_by) {
         (State::Active, _) => return None,
         (State::Deleted, _) => "deleted".into(),
+        (State::Forgotten, _) => "forgotten".into(),
         (State::Superseded, Some(by)) => format!("superseded by `{by}`"),
         (State::Superseded, None) => "superseded".into(),
     };
@@ -474,6 +488,7 @@ fn retirable(view: &impl Read, at: &Stamp, ids: &BTreeSet<String>, owner: &str, 
         }
         match (fact.state(), &fact.superseded_by, daemon_owned(&fact.entity)) {
             (State::Deleted, ..) => problems.push(format!("`{id}` (it is deleted)")),
+            (State::Forgotten, ..) => problems.push(format!("`{id}` (it is forgotten)")),
             (State::Superseded, by, _) => {
                 problems.push(format!("`{id}` (it is already superseded by `{}`)", by.as_deref().unwrap_or("another")))
             }

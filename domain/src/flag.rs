@@ -53,6 +53,19 @@ pub const CONSOLIDATION: Definition = Definition {
     about: "memory_contradictions and memory_consolidate",
 };
 
+pub const SCOPED_FORGET: Definition = Definition {
+    name: "CORECRUXD_FEATURE_SCOPED_FORGET",
+    default: "on",
+    words: &[],
+    about: "memory_forget and memory_forget_undo; memory_forget_dry_run works either way",
+};
+/// A number.
+pub const FORGET_RECOVERY: Definition = Definition {
+    name: "CORECRUXD_FORGET_RECOVERY_WINDOW_DAYS",
+    default: "7",
+    words: &[],
+    about: "days for which what memory_forget took can be brought back, 1 to 3650; it holds for what is forgotten from then on",
+};
 pub const STATUS_FEED: Definition = Definition { name: "CORECRUXD_FEATURE_STATUS_FEED", default: "on", words: &[], about: "status_feed" };
 pub const COORD: Definition = Definition { name: "CORECRUXD_COORD", default: "on", words: &[], about: "coord_announce and coord_status" };
 /// Off, it is as if the tool did not exist.
@@ -126,13 +139,15 @@ pub const TOOL_SURFACE: Definition = Definition {
 };
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 24] = [
+pub const ALL: [Definition; 26] = [
     PUNCHCARD,
     APPROVAL_QUEUE,
     RECEIPT_VERIFY,
     MEMORY_PANEL,
     FRESHNESS,
     CONSOLIDATION,
+    SCOPED_FORGET,
+    FORGET_RECOVERY,
     STATUS_FEED,
     COORD,
     COORD_PRESENCE,
@@ -154,7 +169,8 @@ pub const ALL: [Definition; 24] = [
 ];
 
 /// Flags whose tools answer `CAPABILITY_DENIED` while they are off, as documented; the others answer -32030.
-pub(crate) const DENYING: [Definition; 7] = [MEMORY_PANEL, FRESHNESS, CONSOLIDATION, AUDIT_EXPORT, C2PA_OUTPUT, REUSE_CHECK, ENGRAMS];
+pub(crate) const DENYING: [Definition; 8] =
+    [MEMORY_PANEL, FRESHNESS, CONSOLIDATION, SCOPED_FORGET, AUDIT_EXPORT, C2PA_OUTPUT, REUSE_CHECK, ENGRAMS];
 
 /// Flags whose tools answer -32601 while they are off, as documented.
 pub(crate) const ABSENT: [Definition; 2] = [MINT_REQUESTS, IDENTITY_CONTINUITY];
@@ -167,6 +183,7 @@ impl Definition {
     /// Of a flag that is a number: its unit and range.
     fn number(&self) -> Option<(&'static str, RangeInclusive<u64>)> {
         match *self {
+            FORGET_RECOVERY => Some(("days", 1..=3_650)),
             COORD_PRESENCE => Some(("seconds", 60..=86_400)),
             // The largest that every JSON reader keeps.
             SESSION_TOKEN_BUDGET => Some(("tokens", 0..=9_007_199_254_740_991)),

@@ -85,6 +85,10 @@ pub const HAND_OVERS_PER_ENTRY: usize = 32;
 pub const TICKET_KEPT_MS: u64 = 60 * 60 * 1_000;
 /// Cards and other deadlines that one entry ends; the next entries end the rest.
 pub const SWEEP_PER_ENTRY: usize = 100;
+/// Facts that one call forgets, and what it reads in search of them. Few in tests, which so need several calls.
+pub const FORGET_FACTS_MAX: usize = if cfg!(test) { 4 } else { 1_000 };
+pub const FORGET_SCAN_ROWS_MAX: usize = if cfg!(test) { 8 } else { 5_000 };
+pub const FORGET_SCAN_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Keys that a cluster may ever sign receipts with.
 pub const RECEIPT_KEYS_MAX: usize = 100;
 /// Observations of one call.

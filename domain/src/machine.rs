@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::search::feed::Noting;
 use crate::stamp::{LeaseTime, Principal, RequestId, Revision, Stamp, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
-use crate::{approval, client, codec, coord, document, handoff, identity, punchcard, receipt, session};
+use crate::{approval, client, codec, coord, document, fact, handoff, identity, punchcard, receipt, session};
 
 /// What a leader puts into the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -115,6 +115,7 @@ fn apply_noted(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) ->
         handoff::sweep(tx, &sweeper)?;
         client::sweep(tx, &sweeper)?;
         document::sweep(tx)?;
+        fact::sweep_forgotten(tx, &sweeper)?;
     }
 
     match entry.body {
@@ -258,19 +259,27 @@ fn remember(
         outcome: outcome.clone(),
     };
     let order = kind_prefix(tenant, Kind::AnswerOrder).byte(request.keyed.into());
-    tx.put_bytes(Table::Dedup, order.clone().number(at.revision.0).into_bytes(), answer.id().into_bytes());
+    tx.put_bytes(Table::Dedup, order.number(at.revision.0).into_bytes(), answer.id().into_bytes());
     tx.put(&answer);
 
     let mut floor = floor(tx, tenant, request.keyed)?;
     floor.kept += 1;
     let kept_ms = if request.keyed { ANSWER_KEYED_KEPT_MS } else { ANSWER_AUTO_KEPT_MS };
+    drop_oldest(tx, &mut floor, 2, |floor, oldest| floor.kept > ANSWERS_KEPT_MAX || oldest.at.0.saturating_add(kept_ms) < at.wall.0)?;
+    tx.put(&floor);
+    Ok(())
+}
+
+/// Drops the oldest answers of one kind as long as `goes` says so, at most `limit`; answers how many went.
+fn drop_oldest(tx: &mut impl Tx, floor: &mut Floor, limit: usize, goes: impl Fn(&Floor, &Answer) -> bool) -> Result<usize, StorageError> {
+    let order = kind_prefix(&floor.tenant, Kind::AnswerOrder).byte(floor.keyed.into());
     let from = order.clone().number(floor.forgotten_revision.0);
-    for (order_key, id) in tx.scan_bytes(Table::Dedup, from.as_bytes(), &order.after_prefix(), Direction::Ascending, 2)? {
-        let id = Key::new().raw(&id);
-        let Some(oldest) = tx.get::<Answer>(tenant, &id)? else {
+    let mut dropped = 0;
+    for (order_key, id) in tx.scan_bytes(Table::Dedup, from.as_bytes(), &order.after_prefix(), Direction::Ascending, limit)? {
+        let Some(oldest) = tx.get::<Answer>(&floor.tenant, &Key::new().raw(&id))? else {
             return Err(StorageError::corrupt("an answer's order row points nowhere"));
         };
-        if floor.kept <= ANSWERS_KEPT_MAX && oldest.at.0.saturating_add(kept_ms) >= at.wall.0 {
+        if !goes(floor, &oldest) {
             break;
         }
         floor.forgotten_through = floor.forgotten_through.max(oldest.at);
@@ -278,7 +287,22 @@ fn remember(
         floor.kept -= 1;
         tx.delete(&oldest);
         tx.delete_bytes(Table::Dedup, order_key);
+        dropped += 1;
     }
-    tx.put(&floor);
-    Ok(())
+    Ok(dropped)
+}
+
+/// Drops answers of a tenant up to one revision, since they can hold what was forgotten; answers how many went, `limit` at the
+/// most. A repetition of such a request is refused from then on, as one whose answer was forgotten for its age.
+pub(crate) fn drop_answers(tx: &mut impl Tx, tenant: &str, through: Revision, limit: usize) -> Result<usize, StorageError> {
+    let mut dropped = 0;
+    for keyed in [false, true] {
+        let mut floor = floor(tx, tenant, keyed)?;
+        let more = drop_oldest(tx, &mut floor, limit - dropped, |_, oldest| oldest.revision <= through)?;
+        if more > 0 {
+            tx.put(&floor);
+        }
+        dropped += more;
+    }
+    Ok(dropped)
 }

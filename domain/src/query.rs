@@ -59,6 +59,8 @@ queries! {
     ShowFreshness(fact::ShowFreshness) -> fact::FactFreshness,
     SweepCandidates(fact::SweepCandidates) -> fact::SweepCandidatesFound,
     FindContradictions(fact::FindContradictions) -> fact::Contradictions,
+    FindForgettable(fact::FindForgettable) -> fact::ForgettableFacts,
+    GetErasure(fact::GetErasure) -> fact::ErasureState,
     CheckPunchcard(punchcard::CheckPunchcard) -> punchcard::PunchcardChecked,
     ListPunchcards(punchcard::ListPunchcards) -> punchcard::Punchcards,
     GetTicket(punchcard::GetTicket) -> punchcard::PunchedIn,

@@ -108,6 +108,11 @@ pub enum Kind {
     ReceiptById = 160,
     ObservationById = 161,
     ObservationByProvider = 162,
+    // Forgetting: records, an order of them, and what is due cluster-wide
+    Forgetting = 180,
+    ForgottenFact = 181,
+    ForgettingByDeadline = 182,
+    ErasureDue = 183,
     TokenByPassport = 230,
     // Records
     SessionPlan = 190,

@@ -45,6 +45,7 @@ impl Act {
             Command::SetApprovalPolicy(set) => {
                 ("approval_policy_set", format!("approve_low={} approve_medium={}", set.approve_low, set.approve_medium))
             }
+            Command::EndRecovery(_) => ("forgotten_purge", "all recovery windows".into()),
             Command::ForceRelease(release) => ("force_release", format!("punchcard {}", release.punchcard_id)),
             _ => return None,
         };

@@ -19,12 +19,15 @@ use tonic::{Request, Response, Status};
 use crate::backup::{self, Source};
 use crate::run::chain;
 use crate::service::{deadline, fault};
-use quorate_proof::Signer;
+use quorate_proof::{ErasureClaim, Signer};
 
 /// Parts of a backup that a slow reader may have waiting.
 const BACKUP_BUFFER: usize = 4;
 /// How long the state of one entry is waited for before a scrub gives it up.
 const PINNED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Before a caller's deadline, so that it gets an answer.
+const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 
 /// The service. Clones share the node.
 #[derive(Clone)]
@@ -98,6 +101,25 @@ impl Operator for OperatorService {
             }
         };
         Ok(Response::new(wire::StateHashResponse { result: Some(result) }))
+    }
+
+    async fn erased(&self, request: Request<wire::ErasedRequest>) -> Result<Response<wire::ErasedResponse>, Status> {
+        // Answered in time: what it has done so far is an answer too.
+        let deadline = deadline(&request).checked_sub(ANSWER_MARGIN).unwrap_or_else(Instant::now);
+        let revision = Revision(request.into_inner().revision);
+        let Some(erased) = self.raft.erased(revision, deadline).await else {
+            return Ok(Response::new(wire::ErasedResponse::default()));
+        };
+        let status = self.raft.status();
+        let claim = ErasureClaim {
+            cluster_id: status.cluster_id,
+            node_id: status.node_id,
+            incarnation: status.incarnation,
+            through: erased.through,
+            log_purged_through: erased.log_purged_through,
+            erased_at_unix_ms: erased.at_unix_ms,
+        };
+        Ok(Response::new(wire::ErasedResponse { through: erased.through, statement: self.signer.erasure(&claim) }))
     }
 
     async fn examine(&self, _: Request<wire::ExamineRequest>) -> Result<Response<wire::ExamineResponse>, Status> {

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::bundle;
+use crate::erasure::ErasureFile;
 use crate::note::{self, Head};
 
 /// Why a file is not accepted.
@@ -86,6 +87,7 @@ pub fn verify_json(contents: &[u8], pinned: Option<&VerifyingKey>) -> Result<Rep
         InclusionFile::FORM => read::<InclusionFile>(text)?.verify(pinned),
         ConsistencyFile::FORM => read::<ConsistencyFile>(text)?.verify(pinned),
         OutputFile::FORM => read::<OutputFile>(text)?.verify(pinned),
+        ErasureFile::FORM => read::<ErasureFile>(text)?.verify(pinned),
         _ => Err(unreadable("its `form` is none that this version knows".into())),
     }
 }

@@ -5,14 +5,16 @@
 //! trusts: a file carries its key so that it can be read alone, and whether that key is the cluster's is told by comparing.
 //!
 //! Reading order: [`note`] (signed notes and heads of logs), [`file`] (the forms and their checks), [`bundle`] (audit exports), [`sign`] (what nodes do),
-//! [`seal`] (backups).
+//! [`seal`] (backups), [`erasure`] (what a node states of itself).
 
 pub mod bundle;
+mod erasure;
 pub mod file;
 pub mod note;
 mod seal;
 mod sign;
 
+pub use erasure::ErasureClaim;
 pub use file::{Fault, Report, verify};
 pub use seal::Seal;
 pub use sign::{Signer, public_key};

@@ -8,7 +8,7 @@
 //!
 //! Reading order:
 //! * [`types`] and [`form`]: what openraft calls by which type, and how it is written.
-//! * [`log`], [`machine`] and [`keeper`]: what is on disk, and what may go from it.
+//! * [`log`], [`machine`] and [`keeper`]: what is on disk, and what may go from it; [`eraser`]: what must go.
 //! * [`peers`], [`network`], [`server`] and [`transfer`]: between nodes.
 //! * [`clock`], [`proposer`] and [`read`]: from calls to entries, and from states to answers.
 //! * [`membership`]: who takes part; [`meter`]: what is counted.
@@ -19,6 +19,7 @@ pub mod backup;
 pub mod blocking;
 pub mod clock;
 pub mod config;
+mod eraser;
 mod form;
 pub mod found;
 mod keeper;
@@ -39,6 +40,7 @@ pub mod unavailable;
 pub use blocking::blocking;
 pub use clock::Clock;
 pub use config::Config;
+pub use eraser::Erased;
 pub use membership::{Change, MembershipError, Outcome};
 pub use node::{InitError, RaftNode, StartError, TransferLeaderError};
 pub use read::{Consistency, ReadAt, ReadError};

@@ -117,6 +117,10 @@ impl Applied {
         lock(&self.floors).values().copied().chain(prepared).min().unwrap_or(u64::MAX)
     }
 
+    pub fn wall_now(&self) -> quorate_domain::UnixMs {
+        self.clock.wall()
+    }
+
     pub fn snapshots(&self) -> &Snapshots {
         &self.snapshots
     }

@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::blocking::blocking;
 use crate::config::Config;
+use crate::eraser::{Erased, Eraser};
 use crate::keeper::Keeper;
 use crate::log::Log;
 use crate::machine::{Applied, Machine};
@@ -115,6 +116,7 @@ struct Inner {
     reader: Reader,
     service: RaftService,
     changes: Arc<Changes>,
+    erased: watch::Receiver<Option<Erased>>,
     stopped: watch::Receiver<Option<String>>,
     probe: Option<FsyncProbe>,
     tasks: Vec<AbortHandle>,
@@ -173,15 +175,19 @@ impl RaftNode {
         let reader = Reader::start(raft.clone(), Arc::clone(&applied), links, Arc::clone(&contact), &config);
         let proposer = Proposer::start(raft.clone(), Arc::clone(&applied), &config);
         let incoming = Arc::new(Incoming::new(snapshots, origin));
+        let (eraser, erased) = Eraser::open(raft.clone(), Arc::clone(&applied), Arc::clone(&incoming), data_dir.path())?;
+        let eraser = tokio::spawn(eraser.run());
         let service = RaftService { raft: raft.clone(), peers, reader: reader.clone(), contact, incoming };
         let (stop, stopped) = watch::channel(None);
         let keeper = tokio::spawn(Keeper::new(raft.clone(), Arc::clone(&applied), &config).run());
         let observer = tokio::spawn(observe(raft.clone(), machine_dropped, stop));
         let changes = Changes::new(raft.clone(), Arc::clone(&applied), config.lease());
         let finisher = tokio::spawn(Arc::clone(&changes).finish_left_over());
-        let tasks = vec![keeper.abort_handle(), observer.abort_handle(), finisher.abort_handle()];
+        let tasks = vec![keeper.abort_handle(), observer.abort_handle(), finisher.abort_handle(), eraser.abort_handle()];
         raft.run();
-        Ok(Self { inner: Arc::new(Inner { config, raft, applied, proposer, reader, service, changes, stopped, probe, tasks, data_dir }) })
+        Ok(Self {
+            inner: Arc::new(Inner { config, raft, applied, proposer, reader, service, changes, erased, stopped, probe, tasks, data_dir }),
+        })
     }
 
     /// What the other members talk to.
@@ -242,6 +248,16 @@ impl RaftNode {
         let digest = blocking(move || view.digest()).await;
         let digest = digest.map_err(|error| StorageError::new("the scan did not end", error)).and_then(|digest| digest);
         digest.map(Some).map_err(ReadError::Storage)
+    }
+
+    /// What this node has erased last, once that reaches `revision`; what it is, however far, at the deadline.
+    pub async fn erased(&self, revision: Revision, deadline: Instant) -> Option<Erased> {
+        let mut erased = self.inner.erased.clone();
+        let reaches = |erased: &Option<Erased>| erased.as_ref().is_some_and(|erased| erased.through >= revision.0);
+        match tokio::time::timeout_at(deadline.into(), erased.wait_for(reaches)).await {
+            Ok(Ok(found)) => found.clone(),
+            Ok(Err(_)) | Err(_) => self.inner.erased.borrow().clone(),
+        }
     }
 
     pub fn log(&self) -> &Arc<LogStore> {
@@ -479,7 +495,7 @@ impl Opened {
         let probe = probe(config)?;
         Ok(Self {
             probe,
-            log: LogStore::open_on(&*config.engine, &data_dir.log_dir(), config.log)?,
+            log: LogStore::open_on(Arc::clone(&config.engine), &data_dir.log_dir(), config.log)?,
             state: Arc::new(StateStore::open_on(Arc::clone(&config.engine), &data_dir.state_dir(), config.state)?),
             snapshots: Snapshots::open(&data_dir.snapshots_dir())?,
             data_dir,

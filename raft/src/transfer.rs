@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use openraft::errors::{StreamingError, Unreachable};
 use openraft::raft::SnapshotResponse;
-use quorate_domain::codec;
+use quorate_domain::{StorageError, codec};
 use quorate_proto::raft::{RaftResponse, SnapshotChunk};
 use quorate_storage::{Manifest, Receiver, Snapshot, Snapshots, TransferError};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use tonic::{Response, Status};
 
 use crate::blocking::blocking;
-use crate::form::{VoteForm, decode};
+use crate::form::{AppliedForm, VoteForm, decode};
 use crate::machine::Outgoing;
 use crate::network::{Client, Links};
 use crate::types::{Address, TypeConfig, Vote};
@@ -296,6 +296,19 @@ impl Incoming {
 
     pub fn install_reply(installed: Result<Vote, SendError>) -> Vec<u8> {
         codec::encode(&installed.map_or_else(|error| InstallReplyForm::Refused(error.0), |vote| InstallReplyForm::Done(vote.into())))
+    }
+
+    /// Removes what is here of snapshots whose sender was not yet at `index`; one that was offered later goes on.
+    pub fn remove_older(&self, index: u64) -> Result<(), StorageError> {
+        let mut current = self.current();
+        let is_newer = |receiver: &Arc<Receiver>| {
+            AppliedForm::decode(Some(&receiver.manifest().applied)).is_ok_and(|applied| applied.index() >= index)
+        };
+        if current.as_ref().is_some_and(is_newer) {
+            return Ok(());
+        }
+        *current = None;
+        self.snapshots.remove_incoming()
     }
 
     fn receiving(&self, id: &str) -> Result<Arc<Receiver>, SendError> {

@@ -76,6 +76,10 @@ pub trait Database: Reads {
     /// Puts everything written so far into the new directory `dir`, as files that can be opened as a state.
     fn checkpoint(&self, dir: &Path) -> Result<(), StorageError>;
 
+    /// Rewrites the files that may hold rows of `from..to`, so that no file has a deleted or overwritten one of them when it
+    /// returns. Waits a while for readers of older states, and fails when they stay: their rows can't go. For a blocking thread.
+    fn erase(&self, family: &str, from: &[u8], to: &[u8]) -> Result<(), StorageError>;
+
     /// Gives back the space of deleted rows below `to`, where that is cheap.
     fn reclaim(&self, family: &str, to: &[u8]) -> Result<(), StorageError>;
 }

@@ -8,14 +8,16 @@
 //! * Truncations, appends and votes reach the disk in the order of the calls.
 //! * Indexes follow each other without a hole, from the first after the last purged one.
 //! * Each value carries a checksum over its key and its bytes: a damaged or misplaced value is an error, never an entry.
+//! * What was purged is gone from every file after an [erasure](LogStore::erase_purged), which opens the database anew: RocksDB
+//!   keeps old files of its own log for reuse, with what was in them.
 //! * After a failed write nothing is written or read again: the node can't know what is on its disk, and stops.
 
 mod sealed;
 mod view;
 
 use std::ops::Range;
-use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -87,17 +89,19 @@ pub struct LogStore {
 impl LogStore {
     /// Opens the log in `dir`, or creates it there; refuses a damaged one.
     pub fn open(dir: &Path, options: LogOptions) -> Result<Arc<Self>, StorageError> {
-        Self::open_on(&Rocks::default(), dir, options)
+        Self::open_on(Arc::new(Rocks::default()), dir, options)
     }
 
     /// The same on another engine.
-    pub fn open_on(engine: &dyn Engine, dir: &Path, options: LogOptions) -> Result<Arc<Self>, StorageError> {
+    pub fn open_on(engine: Arc<dyn Engine>, dir: &Path, options: LogOptions) -> Result<Arc<Self>, StorageError> {
         durable::create_dir(dir)?;
         let db = engine.open_log(dir, [ENTRIES, META])?;
         let view = View::load(&*db)?;
         let shared = Arc::new(Shared {
             has_thread: db.blocks(),
-            db,
+            engine,
+            dir: dir.to_owned(),
+            db: RwLock::new(Some(db)),
             options,
             view: Mutex::new(view),
             work: Condvar::new(),
@@ -213,6 +217,20 @@ impl LogStore {
         receiver.recv().map_err(|error| StorageError::new("the log writer is gone", error))?
     }
 
+    /// Rewrites the files, so that no byte of a purged or truncated entry is in any of them. Calls go on meanwhile, and wait for a
+    /// moment at its end. For a blocking thread.
+    pub fn erase_purged(&self) -> Result<(), StorageError> {
+        self.flush()?;
+        self.shared.with_db(|db| db.erase(ENTRIES, &[], &u64::MAX.to_be_bytes()))?;
+        if !self.shared.has_thread {
+            // An engine in memory has no files to be left behind.
+            return Ok(());
+        }
+        let (sender, receiver) = mpsc::channel();
+        self.enqueue(0, Box::new(move |result| drop(sender.send(result))), |_| Ok(Change::Reopen));
+        receiver.recv().map_err(|error| StorageError::new("the log writer is gone", error))?
+    }
+
     /// Writes what is queued, calls back, and ends the writer. Later calls fail.
     pub fn close(&self) {
         self.shared.lock().closing = true;
@@ -275,7 +293,10 @@ impl Drop for LogStore {
 
 /// What callers and the writer share.
 struct Shared {
-    db: Arc<dyn Database>,
+    engine: Arc<dyn Engine>,
+    dir: PathBuf,
+    /// None while it is being opened anew, and after that has failed.
+    db: RwLock<Option<Arc<dyn Database>>>,
     has_thread: bool,
     options: LogOptions,
     view: Mutex<View>,
@@ -296,6 +317,23 @@ impl Shared {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn with_db<T>(&self, run: impl FnOnce(&dyn Database) -> Result<T, StorageError>) -> Result<T, StorageError> {
+        // Replaced whole by the writer, which is the only one that writes to it.
+        match self.db.read().unwrap_or_else(PoisonError::into_inner).as_deref() {
+            Some(db) => run(db),
+            None => Err(StorageError::corrupt("the log could not be opened anew")),
+        }
+    }
+
+    /// Closes the database and opens it again, which leaves no file behind that it does not need. Readers wait.
+    fn reopen(&self) -> Result<(), StorageError> {
+        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        // Closed first: a directory is open once.
+        *db = None;
+        *db = Some(self.engine.open_log(&self.dir, [ENTRIES, META])?);
+        Ok(())
+    }
+
     fn measured(&self) -> MutexGuard<'_, Measured> {
         // Numbers for display; nothing depends on them.
         self.measured.lock().unwrap_or_else(PoisonError::into_inner)
@@ -305,7 +343,7 @@ impl Shared {
     fn stored(&self, range: Range<u64>, bytes_max: usize) -> Result<Vec<(u64, Bytes)>, StorageError> {
         let mut next = range.start;
         let (mut entries, mut bytes, mut is_full) = (Vec::new(), 0usize, false);
-        self.db.scan(ENTRIES, &range.start.to_be_bytes(), &range.end.to_be_bytes(), Direction::Ascending, &mut |key, value| {
+        let mut row = |key: &[u8], value: &[u8]| {
             let index = index_of(key)?;
             if index != next {
                 return Err(StorageError::corrupt(format!("log entry {next} is missing: the next one stored is {index}")));
@@ -318,7 +356,8 @@ impl Shared {
                 entries.push((index, entry));
             }
             Ok(!is_full)
-        })?;
+        };
+        self.with_db(|db| db.scan(ENTRIES, &range.start.to_be_bytes(), &range.end.to_be_bytes(), Direction::Ascending, &mut row))?;
         // The rows ended before the range did, and not because of the limit.
         if next < range.end && !is_full {
             return Err(StorageError::corrupt(format!("log entries {next} to {} are missing", range.end - 1)));
@@ -351,13 +390,14 @@ impl Shared {
             entries: entries.clone().map(|entries| entries.len() as u64).sum(),
             bytes: entries.flatten().map(|(_, entry)| entry.len()).sum(),
             purged: changes.iter().rev().find_map(|change| if let Change::Purge(purged) = change { Some(purged.index) } else { None }),
+            reopens: changes.iter().any(|change| matches!(change, Change::Reopen)),
             calls,
         };
         #[cfg(test)]
         if let Err(error) = self.faults.before_write() {
             return self.written(outcome, Err(error));
         }
-        if committed.is_none() && changes.iter().all(|change| matches!(change, Change::Nothing)) {
+        if committed.is_none() && changes.iter().all(|change| matches!(change, Change::Nothing | Change::Reopen)) {
             return self.written(outcome, Ok(()));
         }
         let (start, shared) = (Instant::now(), Arc::clone(self));
@@ -370,11 +410,21 @@ impl Shared {
             }
             shared.written(outcome, result);
         };
-        self.db.write_synced(&mut |batch| fill(batch, &changes, committed.as_ref()), Box::new(done));
+        let mut done = Some(Box::new(done) as Done);
+        let begun = self.with_db(|db| {
+            if let Some(done) = done.take() {
+                db.write_synced(&mut |batch| fill(batch, &changes, committed.as_ref()), done);
+            }
+            Ok(())
+        });
+        if let (Err(error), Some(done)) = (begun, done) {
+            done(Err(error));
+        }
     }
 
     /// A group is durable, or the log has come to its end.
     fn written(self: &Arc<Self>, group: Written, result: Result<(), StorageError>) {
+        let result = result.and_then(|()| if group.reopens { self.reopen() } else { Ok(()) });
         let failure = {
             let mut view = self.lock();
             view.is_writing = false;
@@ -395,7 +445,7 @@ impl Shared {
             done(Ok(()));
         }
         if let Some(purged) = group.purged
-            && let Err(error) = self.db.reclaim(ENTRIES, &purged.to_be_bytes())
+            && let Err(error) = self.with_db(|db| db.reclaim(ENTRIES, &purged.to_be_bytes()))
         {
             // Nothing is lost but space: the entries themselves are deleted.
             tracing::warn!(%error, "cannot drop the files of purged log entries");
@@ -437,6 +487,7 @@ struct Written {
     entries: u64,
     bytes: usize,
     purged: Option<u64>,
+    reopens: bool,
 }
 
 impl View {
@@ -475,7 +526,7 @@ fn fill(batch: &mut dyn Batch, changes: &[Change], committed: Option<&Bytes>) {
                 seal(VOTE, vote, &mut sealed);
                 batch.put(META, VOTE, &sealed);
             }
-            Change::Nothing => {}
+            Change::Nothing | Change::Reopen => {}
         }
     }
     if let Some(committed) = committed {

@@ -1,14 +1,17 @@
 //! RocksDB, as the engine of both stores.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use quorate_domain::StorageError;
 use quorate_domain::tx::Direction;
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator, DBRecoveryMode, FlushOptions,
-    LogLevel, Options, ReadOptions, WriteBatch, WriteOptions,
+    BlockBasedOptions, BottommostLevelCompaction, Cache, ColumnFamily, ColumnFamilyDescriptor, CompactOptions, DB, DBCompressionType,
+    DBRawIterator, DBRecoveryMode, FlushOptions, LogLevel, Options, ReadOptions, WriteBatch, WriteOptions,
 };
 
 use crate::durable::{self, at};
@@ -57,6 +60,11 @@ impl Engine for Rocks {
     }
 }
 
+/// How long an erasure waits for those who still read what it shall erase.
+const ERASE_WAITS: Duration = Duration::from_secs(30);
+/// The sequence number of the oldest snapshot that is held, 0 for none.
+const OLDEST_SNAPSHOT: &str = "rocksdb.oldest-snapshot-sequence";
+
 struct RocksDb {
     db: DB,
     families: Vec<&'static str>,
@@ -76,6 +84,16 @@ impl RocksDb {
             durable::replace_file(&dir.join(CREATED), b"")?;
         }
         Ok(Self { db, families: names })
+    }
+
+    fn wait_until(&self, until: Instant, what: &str, mut is_so: impl FnMut() -> Result<bool, StorageError>) -> Result<(), StorageError> {
+        while !is_so()? {
+            if Instant::now() > until {
+                return Err(StorageError::new("what was deleted is not erased yet", format!("{what} keeps it")));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     fn batch(&self, fill: &mut Fill<'_>) -> WriteBatch {
@@ -150,6 +168,29 @@ impl Database for RocksDb {
         // RocksDB flushes first, since the WAL has nothing, and makes hard links.
         let checkpoint = rocksdb::checkpoint::Checkpoint::new(&self.db).map_err(failed("cannot begin a checkpoint"))?;
         checkpoint.create_checkpoint(dir).map_err(failed(format!("cannot make a checkpoint in {}", dir.display())))
+    }
+
+    fn erase(&self, family_name: &str, from: &[u8], to: &[u8]) -> Result<(), StorageError> {
+        let until = Instant::now() + ERASE_WAITS;
+        // Compaction keeps every row that a snapshot can still see.
+        let deleted_at = self.db.latest_sequence_number();
+        self.wait_until(until, "a reader of an older state", || {
+            let oldest = self.db.property_int_value(OLDEST_SNAPSHOT).map_err(failed("cannot ask for snapshots"))?.unwrap_or(0);
+            Ok(oldest == 0 || oldest >= deleted_at)
+        })?;
+        let mut options = CompactOptions::default();
+        options.set_exclusive_manual_compaction(false);
+        // Otherwise files of the last level stay as they are where nothing above them is newer.
+        options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+        self.db.compact_range_cf_opt(family(&self.db, family_name), Some(from), Some(to), &options);
+        self.flush()?;
+        // What was replaced goes when the last iterator over it ends.
+        self.wait_until(until, "an iterator over replaced files", || {
+            let live: BTreeSet<String> =
+                self.db.live_files().map_err(failed("cannot list the files"))?.into_iter().map(|file| file.name).collect();
+            let names = durable::names(self.db.path())?;
+            Ok(names.iter().filter(|name| name.ends_with(".sst")).all(|name| live.contains(&format!("/{name}"))))
+        })
     }
 
     fn reclaim(&self, family_name: &str, to: &[u8]) -> Result<(), StorageError> {

@@ -215,6 +215,12 @@ impl Snapshots {
         Ok(())
     }
 
+    /// Removes what was received of snapshots that are not complete.
+    pub fn remove_incoming(&self) -> Result<(), StorageError> {
+        let names = durable::names(&self.root)?;
+        names.iter().filter(|name| name.starts_with(INCOMING)).try_for_each(|name| remove(&self.root.join(name)))
+    }
+
     /// Gives a directory whose content is on disk its final name.
     fn finish(&self, dir: &Path, manifest: Manifest) -> Result<Snapshot, StorageError> {
         durable::sync_dir(dir)?;

@@ -127,6 +127,13 @@ impl StateStore {
         Ok(generation.flushed_applied().clone())
     }
 
+    /// Rewrites the files that may hold rows of these ranges, so that none has a deleted or overwritten one when it returns. For a
+    /// blocking thread.
+    pub fn erase(&self, ranges: &[(Table, Vec<u8>, Vec<u8>)]) -> Result<(), StorageError> {
+        let generation = self.current();
+        ranges.iter().try_for_each(|(table, from, to)| generation.db.erase(table.name(), from, to))
+    }
+
     /// Replaces the state by that of `snapshot`, whose files stay as they are. Views keep the state they were made of.
     pub fn install(&self, snapshot: &Snapshot) -> Result<(), StorageError> {
         self.install_step_by_step(snapshot, &mut |_| {})

@@ -409,6 +409,11 @@ impl Database for Handle {
         Ok(())
     }
 
+    fn erase(&self, _: &str, _: &[u8], _: &[u8]) -> Result<(), StorageError> {
+        // Rows are held once, and there are no files.
+        Ok(())
+    }
+
     fn reclaim(&self, _: &str, _: &[u8]) -> Result<(), StorageError> {
         Ok(())
     }

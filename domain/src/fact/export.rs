@@ -128,7 +128,7 @@ impl ExportFacts {
             let fact: Fact = codec::decode(&bytes).map_err(|error| StorageError::new("a fact to export", error))?;
             let is_reserved = off_panel(EVERYONE, &fact.entity).is_some();
             let in_window = self.since.is_none_or(|since| since <= fact.stored_at) && fact.stored_at < self.until;
-            if in_window && fact.state() != State::Deleted && (include_reserved || !is_reserved) {
+            if in_window && !matches!(fact.state(), State::Deleted | State::Forgotten) && (include_reserved || !is_reserved) {
                 facts.push(ExportedFact {
                     fact_id: fact.fact_id,
                     entity: fact.entity,

@@ -40,6 +40,9 @@ pub struct FactVersion {
     pub actor: String,
     pub revision: Revision,
     pub source_receipt: Option<String>,
+    /// The receipt of the forgetting that took its value away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forgotten_by: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,9 +54,9 @@ pub struct FactVersions {
 impl FactVersion {
     /// The most bytes that the version can have as compact JSON with the names of this struct.
     pub fn json_bytes(&self) -> usize {
-        const NAMES: &str = r#"{"fact_id":,"value":,"version":,"supersedes":null,"superseded_by":null,"confidence":,"stored_at":"","deleted":false,"actor":,"revision":,"source_receipt":null}"#;
+        const NAMES: &str = r#"{"fact_id":,"value":,"version":,"supersedes":null,"superseded_by":null,"confidence":,"stored_at":"","deleted":false,"actor":,"revision":,"source_receipt":null,"forgotten_by":null}"#;
         const VERSION_CONFIDENCE_INSTANT_REVISION: usize = 20 + 8 + 24 + 20;
-        let links = [&self.supersedes, &self.superseded_by, &self.source_receipt].into_iter().flatten();
+        let links = [&self.supersedes, &self.superseded_by, &self.source_receipt, &self.forgotten_by].into_iter().flatten();
         let texts: usize = [&self.fact_id, &self.value, &self.actor].into_iter().chain(links).map(|text| json_text_bytes(text)).sum();
         NAMES.len() + VERSION_CONFIDENCE_INSTANT_REVISION + texts
     }
@@ -137,7 +140,7 @@ pub(super) fn versions(
 
 fn shown(fact: Fact) -> FactVersion {
     FactVersion {
-        deleted: fact.state() == State::Deleted,
+        deleted: matches!(fact.state(), State::Deleted | State::Forgotten),
         fact_id: fact.fact_id,
         value: fact.value,
         version: fact.version,
@@ -148,5 +151,6 @@ fn shown(fact: Fact) -> FactVersion {
         actor: fact.actor,
         revision: fact.revision,
         source_receipt: fact.source_receipt,
+        forgotten_by: fact.forgotten_by,
     }
 }

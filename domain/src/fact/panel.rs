@@ -262,7 +262,7 @@ impl PinFact {
         let Some(fact) = visible(tx, &at.caller, &fact_id)? else {
             return Ok(Err(Refusal::not_found("fact", fact_id)));
         };
-        if let Some(refusal) = not_active(&fact).filter(|_| pinned && fact.state() == State::Deleted) {
+        if let Some(refusal) = not_active(&fact).filter(|_| pinned && matches!(fact.state(), State::Deleted | State::Forgotten)) {
             return Ok(Err(refusal));
         }
         let pin = Pin {

@@ -17,7 +17,7 @@ enum Reserved {
     DaemonOwned,
 }
 
-const AGENT: &str = "__agent::";
+pub(super) const AGENT: &str = "__agent::";
 
 /// Every reserved beginning. Others with the same look, such as `__ops::`, are open to clients.
 const RESERVED: [(&str, Reserved); 13] = [
@@ -50,6 +50,11 @@ pub(super) fn off_panel(owner: &str, entity: &str) -> Option<&'static str> {
     if owner == EVERYONE { reserved.into_iter().find(|prefix| entity.starts_with(prefix)) } else { Some(AGENT) }
 }
 
+/// The beginning for which a scoped forgetting leaves facts of this entity alone, whoever owns them.
+pub(super) fn kept_from_forgetting(entity: &str) -> Option<&'static str> {
+    RESERVED.iter().map(|(prefix, _)| *prefix).chain(OPERATIONS).find(|prefix| entity.starts_with(prefix))
+}
+
 /// Whether facts of this place are not told of in what others read: private ones, and those of operations.
 pub(super) fn is_unspoken(owner: &str, entity: &str) -> bool {
     owner != EVERYONE || OPERATIONS.iter().any(|prefix| entity.starts_with(prefix))
@@ -58,7 +63,7 @@ pub(super) fn is_unspoken(owner: &str, entity: &str) -> bool {
 /// The owner of facts that the whole tenant sees. No passport has this name.
 pub(crate) const EVERYONE: &str = "";
 
-fn own_prefix(caller: &Principal) -> String {
+pub(super) fn own_prefix(caller: &Principal) -> String {
     format!("{AGENT}{}::", caller.passport)
 }
 

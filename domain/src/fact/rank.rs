@@ -24,6 +24,8 @@ pub(super) enum State {
     Active = 0,
     Superseded = 1,
     Deleted = 2,
+    /// In no list: its value is gone.
+    Forgotten = 3,
 }
 
 /// A fact's place among others: what comes first is less.

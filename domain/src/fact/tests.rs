@@ -1,5 +1,6 @@
 //! Transcripts and properties of facts.
 
+mod forget;
 mod memory;
 
 use std::cell::Cell;
@@ -939,6 +940,7 @@ fn by_hand(facts: &Facts, who: &str, query: &QueryFacts) -> (Vec<String>, u64) {
     let mut found: Vec<(u32, Fact)> = Vec::new();
     for fact in facts.all(&caller.tenant) {
         let is_in_state = match (query.as_of, fact.state()) {
+            (_, State::Forgotten) => false,
             (Some(instant), _) => fact.stored_at <= instant && fact.valid_to.is_none_or(|end| end > instant),
             (None, State::Active) => true,
             (None, State::Superseded) => query.include_superseded,
@@ -1166,13 +1168,13 @@ proptest! {
         let version = FactVersion {
             fact_id: texts[0].clone(), value: texts[3].clone(), version, supersedes: superseded.then(|| texts[1].clone()), superseded_by: None,
             confidence: Confidence(confidence), stored_at: UnixMs(age_ms), deleted: !superseded, actor: texts[4].clone(), revision: Revision(age_ms),
-            source_receipt: superseded.then(|| texts[2].clone()),
+            source_receipt: superseded.then(|| texts[2].clone()), forgotten_by: superseded.then(|| texts[0].clone()),
         };
         let real = json!({
             "fact_id": version.fact_id, "value": version.value, "version": version.version, "supersedes": version.supersedes,
             "superseded_by": version.superseded_by, "confidence": version.confidence.to_unit(), "stored_at": version.stored_at.to_rfc3339(),
             "deleted": version.deleted, "actor": version.actor, "revision": version.revision,
-            "source_receipt": version.source_receipt,
+            "source_receipt": version.source_receipt, "forgotten_by": version.forgotten_by,
         }).to_string().len();
         prop_assert!(version.json_bytes() >= real, "{} < {real}", version.json_bytes());
     }

@@ -403,6 +403,9 @@ pub struct FactVersion {
     revision: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     superseded_by: Option<String>,
+    /// The receipt of the forgetting that took its value away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forgotten_by: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -441,6 +444,7 @@ impl Tool for FactHistory {
             actor: version.actor,
             revision: version.revision.0,
             superseded_by: version.superseded_by,
+            forgotten_by: version.forgotten_by,
         });
         Ok(Reply::at(served.revision, FactVersions { versions: versions.collect(), next_cursor: found.next_cursor }))
     }

@@ -256,6 +256,9 @@ pub struct MemoryVersion {
     source_receipt: Nullable<String>,
     /// The passport that stored or edited it.
     actor: String,
+    /// The receipt of the forgetting that took its value away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forgotten_by: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -293,6 +296,7 @@ impl Tool for MemoryHistory {
             deleted: version.deleted,
             source_receipt: Nullable(version.source_receipt),
             actor: version.actor,
+            forgotten_by: version.forgotten_by,
         });
         Ok(Reply::at(served.revision, MemoryVersions { versions: versions.collect(), next_cursor: found.next_cursor }))
     }

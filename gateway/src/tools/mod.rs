@@ -15,6 +15,7 @@ pub mod engrams;
 pub mod exports;
 pub mod facts;
 pub mod features;
+pub mod forget;
 pub mod freshness;
 pub mod graph;
 pub mod handoffs;
@@ -56,6 +57,9 @@ pub fn crux() -> Catalog {
         .with::<facts::FactHistory>()
         .with::<acknowledge::MemoryAcknowledgeUse>()
         .with::<attest::OutputAttest>()
+        .with::<forget::MemoryForget>()
+        .with::<forget::MemoryForgetDryRun>()
+        .with::<forget::MemoryForgetUndo>()
         .with::<memory::MemoryView>()
         .with::<memory::MemoryEdit>()
         .with::<memory::MemoryPin>()

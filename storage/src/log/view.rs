@@ -181,6 +181,8 @@ pub enum Change {
     Vote(Bytes),
     /// Only waits for what is before it.
     Nothing,
+    /// Has the database opened anew once what is before it is written.
+    Reopen,
 }
 
 pub struct Purged {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use quorate_storage::log::Done;
 use quorate_storage::{LogOptions, LogStore, StorageError};
 
-use crate::{copy_dir, kill_when, victims_dir};
+use crate::{copy_dir, files_with, kill_when, victims_dir};
 
 fn open(dir: &Path) -> Arc<LogStore> {
     LogStore::open(dir, LogOptions::default()).unwrap()
@@ -442,4 +442,28 @@ proptest! {
         log.flush().unwrap();
         prop_assert_eq!(read_all(&log), model.into_iter().collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn an_erasure_leaves_no_byte_of_a_purged_or_truncated_entry_in_any_file_and_the_log_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open_without_cache(dir.path());
+    let secret = |index: u64| (index, Bytes::from(format!("Xsecret {index} {}", "x".repeat(1_000))));
+    durably(|done| log.append((1..=200).map(secret).collect(), done));
+    durably(|done| log.truncate_after(Some(150), done));
+    durably(|done| log.append(entries(151..=160), done));
+    durably(|done| log.save_vote(Bytes::from("vote"), done));
+    assert!(!files_with(dir.path(), "Xsecret").is_empty());
+    durably(|done| log.purge_through(150, Bytes::from("purged 150"), done));
+    log.erase_purged().unwrap();
+    assert_eq!(files_with(dir.path(), "Xsecret"), Vec::<String>::new());
+    // Twice does no harm.
+    log.erase_purged().unwrap();
+    durably(|done| log.append(entries(161..=162), done));
+    assert_eq!(read_all(&log), entries(151..=162));
+    drop(log);
+    let log = open(dir.path());
+    assert_eq!((read_all(&log), log.read_vote().unwrap()), (entries(151..=162), Some(Bytes::from("vote"))));
+    assert_eq!(log.read_purged().unwrap(), Some(Bytes::from("purged 150")));
+    assert_eq!(files_with(dir.path(), "Xsecret"), Vec::<String>::new());
 }

@@ -42,3 +42,17 @@ fn kill_when(name: &str, dir: &Path, enough: impl Fn(u64) -> bool) -> u64 {
     // What it reported between the decision and its death counts too.
     reports.last().unwrap_or(last)
 }
+
+/// Files below a directory that hold the bytes of a text.
+fn files_with(dir: &Path, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_with(&path, text));
+        } else if fs::read(&path).unwrap().windows(text.len()).any(|window| window == text.as_bytes()) {
+            found.push(path.file_name().unwrap().to_string_lossy().into_owned());
+        }
+    }
+    found
+}

@@ -8,7 +8,7 @@ use quorate_domain::tx::Direction;
 use quorate_domain::{Read, Table};
 use quorate_storage::{Snapshots, StateOptions, StateStore, StateView};
 
-use crate::{copy_dir, kill_when, victims_dir};
+use crate::{copy_dir, files_with, kill_when, victims_dir};
 
 fn open(dir: &Path) -> StateStore {
     StateStore::open(dir, StateOptions::default()).unwrap()
@@ -206,4 +206,30 @@ proptest! {
 
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(255)], 0..4)
+}
+
+#[test]
+fn an_erasure_leaves_no_byte_of_a_row_that_was_deleted_or_written_over_in_any_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = open(dir.path());
+    let commit = |writes: Writes| state.commit(writes, Bytes::from("m")).unwrap();
+    for key in ["a1", "a2", "b1"] {
+        commit(put(Table::Records, key, &format!("Xsecret {key}")));
+    }
+    state.flush().unwrap();
+    commit(put(Table::Records, "a1", "other"));
+    commit(Writes::from([((Table::Records, b"a2".to_vec()), None)]));
+    state.flush().unwrap();
+    assert!(!files_with(dir.path(), "Xsecret a").is_empty());
+    // Who reads meanwhile holds it up, and no longer than it reads.
+    let view = state.view();
+    let reader = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        view.get_bytes(Table::Records, b"a2").unwrap()
+    });
+    state.erase(&[(Table::Records, b"a".to_vec(), b"b".to_vec())]).unwrap();
+    assert_eq!(reader.join().unwrap(), None);
+    assert_eq!(files_with(dir.path(), "Xsecret a"), Vec::<String>::new());
+    assert_eq!(state.get_bytes(Table::Records, b"a1").unwrap().unwrap(), b"other");
+    assert_eq!(state.get_bytes(Table::Records, b"b1").unwrap().unwrap(), b"Xsecret b1");
 }

@@ -705,7 +705,7 @@ proptest! {
             .filter(|fact| match fact.state() {
                 State::Active => fact.anchor() < fact.horizon_class.stale_before(now),
                 State::Superseded => true,
-                State::Deleted => false,
+                State::Deleted | State::Forgotten => false,
             })
             .map(|fact| fact.fact_id)
             .collect();
