@@ -151,7 +151,7 @@ fn names_codes_paths_and_other_scripts_are_found_whole_and_in_parts() {
         ("選挙", "ja"),
         ("書き込み", "ja"),
         ("승인", "ko"),
-        ("grösse", "de"),
+        ("GRÖßE", "de"),
         ("schranke", "de"),
         ("don't", "de"),
         ("95%", "de"),
