@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use quorate_domain::acknowledgement::{AcknowledgeUse, UseIntent};
 use quorate_domain::approval::{DecideApproval, Decision, RequestApproval, RiskTier, SetApprovalPolicy};
 use quorate_domain::coord::Announce;
+use quorate_domain::execplan::{GateStatus, PassGate};
 use quorate_domain::flag::SetFlag;
 use quorate_domain::graph::feature::{AuditFeature, AuditStatus};
 use quorate_domain::graph::{DeleteEntity, UpsertEntity};
@@ -19,6 +21,7 @@ use quorate_domain::punchcard::{
 };
 use quorate_domain::record::{CLUSTER, Kind, WriteRecords, kind_prefix};
 use quorate_domain::resource::Resource;
+use quorate_domain::session_plan::OpenPlan;
 use quorate_domain::tx::{Direction, Row};
 use quorate_domain::work::{BlockerKind, CommentOnWork, CreateWork, DEFAULT_PROJECT, MoveWork, State};
 use quorate_domain::{
@@ -164,9 +167,9 @@ fn command(caller: usize) -> impl Strategy<Value = Command> {
     let policy = any::<(bool, bool)>().prop_map(|(approve_low, approve_medium)| SetApprovalPolicy { approve_low, approve_medium }.into());
     let work = work(caller);
     let revoke = Just(RevokePassport { target: Some("ben".into()), reason: None }.into());
-    let plans = plans(caller);
+    let (plans, told) = (plans(caller), told(caller));
     prop_oneof![
-        6 => plans, 8 => work, 10 => punch_in, 5 => punch_out, 1 => leave, 1 => force, 3 => request, 3 => decide, 1 => policy, 1 => revoke
+        3 => told, 6 => plans, 8 => work, 10 => punch_in, 5 => punch_out, 1 => leave, 1 => force, 3 => request, 3 => decide, 1 => policy, 1 => revoke
     ]
 }
 
@@ -225,6 +228,36 @@ fn work(caller: usize) -> impl Strategy<Value = Command> {
         2 => announce.prop_map(Command::from),
         1 => put.prop_map(Command::from),
         2 => gate.prop_map(Command::from),
+    ]
+}
+
+/// Sessions that begin, gates of plans, and turns that tell which of the gates' facts they used.
+fn told(caller: usize) -> impl Strategy<Value = Command> {
+    let intent = prop::option::of(prop::sample::select(vec!["audit_review", "", "build it"]).prop_map(String::from));
+    let open = intent.prop_map(|intent| OpenPlan { intent, graph_hash: "0a".repeat(32), public_key: "0b".repeat(32) });
+    let status = prop::sample::select(vec![GateStatus::Passed, GateStatus::Failed]);
+    let gate = (prop::sample::select(vec!["M1", "gate:M1", "M2"]), status).prop_map(|(milestone, status)| PassGate {
+        slug: "search".into(),
+        milestone: milestone.into(),
+        status,
+        commit_sha: "0".into(),
+        tests_passing: None,
+        artifacts: Vec::new(),
+        notes: None,
+        token_budget: 1,
+    });
+    let used = (prop::collection::vec(1..120_u64, 0..4), 0..3_u64).prop_map(move |(revisions, turn)| AcknowledgeUse {
+        turn_id: format!("t{turn}"),
+        fact_ids: revisions.into_iter().map(|revision| made_by(revision, caller, "f")).collect(),
+        intent: UseIntent::Answer,
+        retrieved_chunk_ids: Vec::new(),
+        confidence: None,
+        note: None,
+    });
+    prop_oneof![
+        1 => open.prop_map(Command::from),
+        2 => gate.prop_map(Command::from),
+        2 => used.prop_map(Command::from),
     ]
 }
 

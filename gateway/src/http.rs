@@ -88,8 +88,12 @@ pub async fn observe<T: DeserializeOwned>(
         Ok(received) => received,
         Err(refused) => return refused,
     };
-    if caller.is_none() {
-        return refusal(&CallError::Unauthenticated);
+    match &caller {
+        None => return refusal(&CallError::Unauthenticated),
+        Some(caller) if !caller.may(observations::TELLING) => {
+            return refusal(&CallError::MissingScope { scope: observations::TELLING.into() });
+        }
+        Some(_) => {}
     }
     let idempotency_key = idempotency_key(&headers);
     let ctx = CallContext { idempotency_key, ..CallContext::new(caller, deadline, app.services.clone()) };

@@ -33,7 +33,8 @@ pub struct Routes<S> {
 }
 
 impl<S: Clone + Send + Sync + 'static> Routes<S> {
-    pub fn new() -> Self {
+    /// Without an address yet.
+    pub fn empty() -> Self {
         Self { router: Router::new(), table: Vec::new() }
     }
 

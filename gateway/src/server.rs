@@ -350,7 +350,7 @@ fn connections_possible(asked: usize) -> usize {
 
 /// What operators' machines look at.
 fn open_routes() -> Routes<Arc<App>> {
-    Routes::new().route("/livez", Access::Open, get(|| async { "ok\n" })).route("/readyz", Access::Open, get(readyz)).route(
+    Routes::empty().route("/livez", Access::Open, get(|| async { "ok\n" })).route("/readyz", Access::Open, get(readyz)).route(
         "/metrics",
         Access::Open,
         get(metrics_page),
@@ -364,7 +364,7 @@ fn guarded_routes() -> Routes<Arc<App>> {
     const TELLING: Access = AnyScope(&[tools::observations::TELLING]);
     const INGEST: Access = AnyScope(&[ingest::SCOPE]);
     const GUARD: Access = AnyScope(&[hook::guard::CHECK]);
-    Routes::new()
+    Routes::empty()
         .route("/mcp", ScopeOfTool, post(everyday).get(everyday_stream).delete(everyday_end).fallback(only_post))
         .route("/mcp/crux", ScopeOfTool, post(crux).get(crux_stream).delete(crux_end).fallback(only_post))
         .route("/mcp/conformance", Open, any(conformance_suite))

@@ -1140,7 +1140,7 @@ async fn every_answer_fits_its_schema() {
     run(&a(), "engram_resolve", json!({})).await;
     run(&a(), "engram_resolve", json!({ "names": ["code-minimalism@v1"] })).await;
     run(&a(), "get_bootstrap", json!({ "topic": "errors" })).await;
-    let facts = run(&a(), "query_facts", json!({ "entity": "svc:api" })).await;
+    let facts = run(&a(), "query_facts", json!({ "entity": "svc:api", "key": "owner" })).await;
     let told = json!({ "turn_id": "t", "fact_ids": [facts["rows"][0]["fact_id"]], "confidence": 0.5 });
     assert_eq!(run(&a(), "memory_acknowledge_use", told).await["filtered_count"], 1);
     run(&a(), "route_access_matrix", json!({})).await;

@@ -47,7 +47,7 @@ pub fn routes() -> Routes<Arc<App>> {
     const WORK: Access = SignIn(&[tools::work::ListWork::SCOPE]);
     const RECEIPTS: Access = SignIn(&[tools::receipts::SCOPE]);
     const ADMIN: Access = SignIn(&["admin"]);
-    Routes::new()
+    Routes::empty()
         .route("/console", APPROVALS, get(approvals::needs_me))
         .route("/console/approvals", APPROVALS, get(approvals::all))
         .route("/console/approvals/{id}", APPROVALS, get(approvals::one).post(approvals::decide))

@@ -1,9 +1,11 @@
 //! The autonomy contract: what the calling passport may use now.
 
-use quorate_domain::flag::{self, GetFlags};
+use std::sync::Arc;
+
+use quorate_domain::Principal;
+use quorate_domain::flag::{self, Flags, GetFlags};
 use quorate_domain::limit::{REPLY_BYTES_MAX, REPLY_WRAPPER_BYTES};
 use quorate_domain::refusal::shown;
-use quorate_domain::{Principal, flag::Flags};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -11,7 +13,7 @@ use serde_json::{Value, json};
 use super::group;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
-use crate::registry::{Catalog, Effect, Reply, Tool};
+use crate::registry::{Catalog, Effect, Entry, Reply, Tool};
 use crate::surface::{self, why_denied};
 
 /// Show, for each tool, whether you may use it now, and if not, why. It is your own passport's; no memory is read.
@@ -85,13 +87,13 @@ fn grant_hash(caller: &Principal) -> String {
 }
 
 fn contract(catalog: &Catalog, caller: &Principal, flags: &Flags, from: usize, token_budget: Option<u64>) -> Autonomy {
-    let mut rows = catalog.entries().iter().map(|entry| {
+    let row = |entry: &Arc<Entry>| {
         let why_denied = why_denied(entry.name, entry.scope, entry.switch, caller, flags);
         let (allowed, scope) = (why_denied.is_none(), entry.scope.to_string());
         let mode = if allowed { "local" } else { "refused" }.to_string();
         Capability { name: entry.name.into(), allowed, scope, backend_id: "local".into(), mode, cost_credits: 0.0, why_denied }
-    });
-    let all: Vec<Capability> = rows.by_ref().collect();
+    };
+    let all: Vec<Capability> = catalog.entries().iter().map(row).collect();
     let (total, allowed) = (all.len(), all.iter().filter(|row| row.allowed).count());
     let most = (REPLY_BYTES_MAX - 4 * REPLY_WRAPPER_BYTES) as u64;
     let mut left = token_budget.map_or(most, |tokens| tokens.saturating_mul(4).min(most));

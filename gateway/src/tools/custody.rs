@@ -75,6 +75,7 @@ struct Runs {
     audit_export: bool,
     /// Whether this gateway has a folder for exports.
     export_folder: bool,
+    revocation: bool,
     receipts: u64,
 }
 
@@ -107,8 +108,8 @@ fn score(runs: &Runs) -> Scorecard {
         verdict(
             "REVOKE",
             "Can you end an agent's access at once?",
-            true,
-            "a revoked passport or token decides nothing from the next entry on",
+            runs.revocation,
+            format!("a revoked passport decides nothing from the next entry on: {}", switch(flag::PASSPORT_REVOCATION, runs.revocation)),
         ),
         verdict(
             "ROUTE",
@@ -128,6 +129,7 @@ fn score(runs: &Runs) -> Scorecard {
     let advice = [
         (!runs.receipt_verify, format!("Switch `{}` on, so that anybody can check a receipt.", flag::RECEIPT_VERIFY.name)),
         (!runs.audit_export, format!("Switch `{}` on, so that you can leave with your facts.", flag::AUDIT_EXPORT.name)),
+        (!runs.revocation, format!("Switch `{}` on, so that whoever is revoked is nobody at once.", flag::PASSPORT_REVOCATION.name)),
         (!runs.export_folder, "Give the gateway an `audit_export_dir`, so that exports have a place.".to_string()),
     ];
     Scorecard {
@@ -172,6 +174,7 @@ impl Tool for ContextCustodyAudit {
             receipt_verify: is_on(flag::RECEIPT_VERIFY),
             audit_export: is_on(flag::AUDIT_EXPORT),
             export_folder: ctx.services.audit_export_dir.is_some(),
+            revocation: is_on(flag::PASSPORT_REVOCATION),
             receipts: head.size,
         };
         Ok(Reply::at(served.revision, score(&runs)))
@@ -195,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_capability_that_is_switched_off_scores_partial_and_never_strong() {
-        let all = Runs { receipt_verify: true, audit_export: true, export_folder: true, receipts: 7 };
+        let all = Runs { receipt_verify: true, audit_export: true, export_folder: true, revocation: true, receipts: 7 };
         assert_eq!(
             verdicts(&all),
             "SEE strong, DO strong, REMEMBER strong, CHECK strong, EXPORT strong, INSPECT strong, REVOKE strong, ROUTE partial, \
@@ -207,13 +210,15 @@ mod tests {
             told.contains("CHECK partial") && told.contains("EXPORT partial") && told.ends_with("risk 3 (moderate), 2 recommendations"),
             "{told}"
         );
-        let no_place = Runs { receipt_verify: true, audit_export: true, export_folder: false, receipts: 7 };
+        let no_place = Runs { receipt_verify: true, audit_export: true, export_folder: false, revocation: true, receipts: 7 };
         assert!(verdicts(&no_place).contains("EXPORT partial"));
+        let lax = Runs { revocation: false, ..all };
+        assert!(verdicts(&lax).contains("REVOKE partial"), "{}", verdicts(&lax));
     }
 
     #[test]
     fn every_verdict_names_the_capability_behind_it() {
-        let card = score(&Runs { receipt_verify: false, audit_export: false, export_folder: false, receipts: 0 });
+        let card = score(&Runs { receipt_verify: false, audit_export: false, export_folder: false, revocation: false, receipts: 0 });
         assert!(all(&card).all(|found| !found.evidence.is_empty() && !found.question.is_empty()));
         assert!((1..=5).contains(&card.lock_in_risk.unwrap()));
     }

@@ -1,6 +1,6 @@
 //! Forgetting: facts of a scope lose their values, for a while so that they can be brought back, and then for good.
 
-use quorate_domain::fact;
+use quorate_domain::{fact, flag};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -113,6 +113,7 @@ impl Tool for MemoryForget {
     const EFFECT: Effect = Effect::Destructive;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = false;
+    const SWITCH: Option<flag::Definition> = Some(flag::SCOPED_FORGET);
     type Output = Forgotten;
 
     fn example() -> Value {
@@ -250,6 +251,7 @@ impl Tool for MemoryForgetUndo {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = false;
+    const SWITCH: Option<flag::Definition> = Some(flag::SCOPED_FORGET);
     type Output = Recovered;
 
     fn example() -> Value {

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::facts::confidence;
 use super::group;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
@@ -25,12 +26,10 @@ pub struct ReuseCheck {
     /// What you are about to build, in one line of at most 4 KiB.
     #[schemars(length(max = 4_096))]
     description: String,
-    /// Candidates of each list.
+    /// Candidates of each list, 1 to 50.
     #[serde(default = "five")]
-    #[schemars(range(min = 1, max = 50))]
     limit: u64,
     /// The part of the description's words that a candidate has to share, from 0 to 1.
-    #[schemars(range(min = 0, max = 1))]
     min_score: Option<f64>,
     /// `next_cursor` of the reply before, for capabilities that it did not look at.
     #[schemars(length(max = 4_096))]
@@ -155,10 +154,10 @@ impl Tool for ReuseCheck {
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<ReuseChecked>, CallError> {
         let Self { tenant_id, description, limit, min_score, cursor } = self;
+        let floor = min_score.map_or(Ok(0.0), |share| confidence("min_score", share).map(|share| share.to_unit()))?;
         let wanted = terms(&description);
         let is_first = cursor.is_none();
         let (found, served) = cluster.read(ctx, FindReuse { description, tenant_id, limit, cursor }).await?;
-        let floor = min_score.unwrap_or(0.0);
         let mut retrieval_candidates = if is_first { search(ctx, cluster, &wanted, limit).await? } else { Vec::new() };
         retrieval_candidates.retain(|candidate| candidate.score >= floor);
         let mut capability_candidates: Vec<CapabilityCandidate> = found.candidates.into_iter().map(Into::into).collect();
