@@ -237,6 +237,7 @@ impl QuorateTarget {
             as_of: None,
             min_effective_confidence: None,
             cursor: None,
+            hits: Default::default(),
         };
         match self.read(client, query).await?.rows.len() {
             1 => Ok(()),

@@ -215,13 +215,13 @@ pub fn plan(gateway_port: u16, tls: bool) -> Result<Deployment, Failure> {
     for id in 1..=NODES {
         nodes.push(NodeEntry { id, grpc: take()?, http: take()?, created: false, replaces: None });
     }
-    let identity = |name: &str, tenant: &str, passport: &str, tier: &str, scope: &str| TokenEntry {
+    let identity = |name: &str, tenant: &str, passport: &str, tier: &str, scopes: &[&str]| TokenEntry {
         name: name.into(),
         token: format!("qt_{}", secret()),
         tenant: tenant.into(),
         passport: passport.into(),
         tier: tier.into(),
-        scopes: vec![scope.into()],
+        scopes: scopes.iter().map(|scope| String::from(*scope)).collect(),
     };
     Ok(Deployment {
         cluster_id: uuid::Uuid::new_v4().to_string(),
@@ -233,10 +233,10 @@ pub fn plan(gateway_port: u16, tls: bool) -> Result<Deployment, Failure> {
         nodes,
         retired: Vec::new(),
         tokens: vec![
-            identity("agent-a", "default", "agent-a", "verified", "crux-mcp.*"),
-            identity("agent-b", "default", "agent-b", "verified", "crux-mcp.*"),
-            identity("operator", "default", "operator", "operator", "*"),
-            identity("other-tenant", "other", "agent-c", "verified", "crux-mcp.*"),
+            identity("agent-a", "default", "agent-a", "verified", &token::AGENT_SCOPES),
+            identity("agent-b", "default", "agent-b", "verified", &token::AGENT_SCOPES),
+            identity("operator", "default", "operator", "operator", &["*"]),
+            identity("other-tenant", "other", "agent-c", "verified", &token::AGENT_SCOPES),
         ],
         tls,
     })

@@ -20,6 +20,7 @@ mod founding;
 mod guard;
 mod hook;
 mod http;
+mod ingest;
 mod key;
 mod mcp;
 mod membership;
@@ -115,6 +116,8 @@ enum Verb {
     /// Check a saved receipt, proof or bundle, with no server
     #[command(visible_aliases = ["audit-verify", "output-verify"])]
     Verify(verify::Verify),
+    /// Make the text of files found by `query`
+    Ingest(ingest::Ingest),
     /// Call any tool from the shell
     #[command(subcommand)]
     Tool(tool::Tool),
@@ -183,6 +186,7 @@ fn main() -> std::process::ExitCode {
             Verb::Key(verb) => (verb.json(), verb.run().await),
             Verb::Receipt(verb) => (verb.json(), verb.run().await),
             Verb::Verify(verb) => (verb.json, verb.run()),
+            Verb::Ingest(verb) => (verb.json(), verb.run().await),
             Verb::Tool(verb) => (verb.json(), verb.run().await),
             Verb::Scan(verb) => (verb.json(), verb.run().await),
             Verb::Approve(verb) => (verb.json(), verb.run().await),

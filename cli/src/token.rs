@@ -14,6 +14,9 @@ use crate::dev::secret;
 use crate::exit::Failure;
 use crate::output;
 
+/// What an agent may do unless something else is said: use every tool, search included.
+pub const AGENT_SCOPES: [&str; 2] = ["crux-mcp.*", "corecrux.*"];
+
 #[derive(Subcommand)]
 pub enum Token {
     /// Make a passport, if it is new, and a token for it; the token is shown this once
@@ -35,7 +38,7 @@ pub struct Create {
     #[arg(long, default_value = "verified", value_parser = parse_tier)]
     tier: Tier,
     /// Permission, such as crux-mcp.store_fact or crux-mcp.*; may be repeated
-    #[arg(long = "scope", default_value = "crux-mcp.*")]
+    #[arg(long = "scope", default_values = AGENT_SCOPES)]
     scopes: Vec<String>,
     #[command(flatten)]
     target: Target,

@@ -139,6 +139,29 @@ fn arguments(tool: &str, object: Option<&str>, pairs: &[String]) -> Result<Map<S
     Ok(arguments)
 }
 
+/// A gateway, as one caller, for verbs that ask it many times.
+pub struct Gateway {
+    client: reqwest::Client,
+    base: String,
+    token: Option<String>,
+}
+
+impl Gateway {
+    pub fn open(door: &Door) -> Result<Self, Failure> {
+        let (client, base, token) = door.open()?;
+        Ok(Self { client, base, token })
+    }
+
+    pub fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.base))
+    }
+
+    /// The answer, or the failure that it tells.
+    pub async fn ask(&self, request: reqwest::RequestBuilder) -> Result<Value, Failure> {
+        good(send(request, self.token.clone()).await?)
+    }
+}
+
 impl Door {
     /// What the gateway has at a path, as it sends it. `query` begins with `?`, or is empty.
     pub async fn fetch(&self, path: &[&str], query: &str) -> Result<String, Failure> {

@@ -8,9 +8,9 @@ use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
-    acknowledgement, approval, artefact, attestation, client, codec, config_audit, constraint, coord, corpus, decision, execplan, fact, flag,
-    graph, handoff, identity, key_ring, measure, notice, observation, orchestrator, passport, punchcard, repo, session, session_plan, space,
-    usage, work,
+    acknowledgement, approval, artefact, attestation, client, codec, config_audit, constraint, coord, corpus, decision, document, execplan,
+    fact, flag, graph, handoff, identity, key_ring, measure, notice, observation, orchestrator, passport, punchcard, repo, search, session,
+    session_plan, space, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -125,6 +125,10 @@ commands! {
     OpenPlan(session_plan::OpenPlan) -> session_plan::PlanOpened,
     AcknowledgeUse(acknowledgement::AcknowledgeUse) -> acknowledgement::UseAcknowledged,
     PassGate(execplan::PassGate) -> execplan::GatePassed,
+    RecordGap(search::RecordGap) -> search::GapRecorded,
+    BeginDocument(document::BeginDocument) -> document::DocumentBegun,
+    AddPassages(document::AddPassages) -> document::PassagesAdded,
+    RemoveDocument(document::RemoveDocument) -> document::DocumentRemoved,
 }
 
 impl Command {

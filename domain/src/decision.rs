@@ -18,6 +18,11 @@ use crate::tx::Tx;
 /// What decisions' entities begin with.
 const PREFIX: &str = "__decisions__::";
 
+/// Whether this beginning of entities is the decisions'.
+pub(crate) fn is_under(prefix: &str) -> bool {
+    prefix == PREFIX
+}
+
 /// Keeps a decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecordDecision {

@@ -36,6 +36,7 @@ mod place;
 mod rank;
 mod recall;
 mod relevant;
+mod searchable;
 #[cfg(test)]
 mod tests;
 
@@ -66,12 +67,15 @@ pub use self::history::{FactHistory, FactVersion, FactVersions};
 pub use self::horizon::{HorizonClass, MEDIUM_STALE_DAYS, STABLE_STALE_DAYS, VOLATILE_STALE_HOURS};
 pub use self::panel::{EditFact, FactEdited, FactPinned, MemoryFacts, MemoryHistory, MemoryRow, PinFact, ViewMemory};
 pub(crate) use self::place::is_reserved;
-pub use self::recall::{FactRow, FactRows, QueryFacts};
+pub use self::recall::{FactHits, FactRow, FactRows, FactsAsked, HOLDING_MAX, NAMED_MAX, QueryFacts};
 
+pub(crate) use self::page::Room;
 pub(crate) use self::place::EVERYONE;
 use self::place::{Place, daemon_owned, filed_name, only_the_service};
 use self::rank::State;
+pub(crate) use self::recall::json_text_bytes;
 pub(crate) use self::relevant::{PackedFact, Relevant, relevant, stands};
+pub(crate) use self::searchable::{Found, Searchable, best_about, find};
 use crate::event;
 use crate::identity::check_name;
 use crate::key::Key;

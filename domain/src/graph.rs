@@ -23,6 +23,9 @@ mod tests;
 pub use edge::{DeleteEdge, Edge, EdgeEnds, Edges, GetEdge, ListEdges, UpsertEdge};
 pub use entity::{DeleteEntity, Entities, Entity, EntityHistory, EntityVersions, GetEntity, ListEntitiesOfKind, UpsertEntity};
 
+pub(crate) use edge::neighbours;
+pub(crate) use entity::{current, entity_key};
+
 use serde_json::Value;
 
 use crate::limit::{STATE_BYTES_MAX, STATE_DEPTH_MAX};
@@ -42,4 +45,19 @@ fn check_payload(payload: &Value) -> Result<(), Refusal> {
         return Err(Refusal::TooLong { field: "payload".into(), size: size as u64, limit: STATE_BYTES_MAX as u64, unit: "bytes".into() });
     }
     Ok(())
+}
+
+const RESULT: &str = "entity:";
+
+/// The id of an entity among results of a search: `entity:kind/id`, separators within its parts percent-encoded.
+pub(crate) fn result_id(kind: &str, id: &str) -> String {
+    let part = |text: &str| text.replace('%', "%25").replace('/', "%2F");
+    format!("{RESULT}{}/{}", part(kind), part(id))
+}
+
+/// Kind and id of an entity, by its id among results.
+pub(crate) fn parse_result_id(text: &str) -> Option<(String, String)> {
+    let part = |text: &str| text.replace("%2F", "/").replace("%25", "%");
+    let (kind, id) = text.strip_prefix(RESULT)?.split_once('/')?;
+    Some((part(kind), part(id)))
 }

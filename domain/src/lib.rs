@@ -7,9 +7,9 @@
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`notice`], [`artefact`], [`receipt`], [`observation`], [`session`],
 //! [`identity`], [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`measure`], [`client`],
-//! [`session_plan`], [`acknowledgement`], [`repo`], [`corpus`]. [`command`] and [`query`] are the two lists that everything else in the
-//! product goes through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state, [`space`] what goes on when
-//! disks are full.
+//! [`session_plan`], [`acknowledgement`], [`document`], [`repo`], [`corpus`]. [`command`] and [`query`] are the two lists that everything
+//! else in the product goes through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state, [`space`] what
+//! goes on when disks are full.
 
 pub mod acknowledgement;
 pub(crate) mod action;
@@ -25,6 +25,7 @@ pub mod corpus;
 pub(crate) mod cursor;
 mod deadline;
 pub mod decision;
+pub mod document;
 pub mod event;
 pub mod execplan;
 pub mod fact;
@@ -51,6 +52,7 @@ pub mod record;
 pub mod refusal;
 pub mod repo;
 pub mod resource;
+pub mod search;
 pub mod session;
 pub mod session_plan;
 pub mod space;

@@ -235,6 +235,38 @@ pub const ACTIVITY_PREVIEW_BYTES_MAX: usize = 160;
 pub const ACTIVITY_REFS_MAX: usize = 20;
 /// Tokens of a reply of activity by default.
 pub const ACTIVITY_TOKENS_DEFAULT: u64 = 500;
+/// A search's text, results that one can page through in all, and those that the index is asked for beyond a page, in place of
+/// any that the state no longer holds.
+pub const SEARCH_QUERY_BYTES_MAX: usize = 2 * 1024;
+pub const SEARCH_DEPTH_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
+pub const SEARCH_SPARE: usize = if cfg!(test) { 4 } else { 40 };
+/// Best results whose neighbours in the graph are looked at, edges of each, and facts about what they lead to.
+pub const SEARCH_SEEDS: usize = 8;
+pub const SEARCH_EDGES: usize = 16;
+pub const SEARCH_FACTS: usize = 3;
+/// Ids that are expanded at once, and their bytes in all.
+pub const EXPAND_IDS_MAX: usize = 50;
+pub const EXPAND_IDS_BYTES_MAX: usize = 4 * 1024;
+/// Revisions for which the changes of what can be found are kept. An index that is further behind is built anew.
+pub const SEARCH_FEED_REVISIONS: u64 = if cfg!(test) { 20 } else { 200_000 };
+/// What nothing was found for: how many are kept in a tenant, the words of one, and how long one is not noted again.
+pub const SEARCH_GAPS_MAX: u64 = if cfg!(test) { 5 } else { 200 };
+pub const SEARCH_GAP_BYTES_MAX: usize = 200;
+pub const SEARCH_GAP_AGAIN_MS: u64 = 60 * 60 * 1_000;
+
+/// A file that is ingested, the passages of its text, and the bytes of one.
+pub const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub const DOCUMENT_PASSAGES_MAX: usize = 16 * 1024;
+pub const PASSAGE_BYTES_MAX: usize = 2 * 1024;
+/// Passages that one entry adds, and their bytes.
+pub const PASSAGES_PER_ENTRY_MAX: usize = 64;
+pub const PASSAGES_PER_ENTRY_BYTES_MAX: usize = 128 * 1024;
+/// Passages of a leaving document that one entry takes away; the next entries take the rest.
+pub const PASSAGES_SWEPT_PER_ENTRY: u64 = if cfg!(test) { 3 } else { 64 };
+/// Names that point to one content, and names that one question asks for.
+pub const DOCUMENT_NAMES_MAX: usize = 64;
+pub const DOCUMENTS_CHECKED_MAX: usize = 500;
+
 /// How long a session's plan, and the intent that it declares, count.
 pub const PLAN_TTL_MS: u64 = 60 * 60 * 1_000;
 /// Earlier plans that a plan's chain goes back to.

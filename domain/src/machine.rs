@@ -12,9 +12,12 @@ use crate::limit::{ANSWER_AUTO_KEPT_MS, ANSWER_KEYED_KEPT_MS, ANSWERS_KEPT_MAX, 
 use crate::overlay::Overlay;
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::Refusal;
+use crate::search::feed::Noting;
 use crate::stamp::{LeaseTime, Principal, RequestId, Revision, Stamp, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
-use crate::{approval, artefact, client, codec, coord, fact, handoff, identity, measure, notice, punchcard, receipt, session, space};
+use crate::{
+    approval, artefact, client, codec, coord, document, fact, handoff, identity, measure, notice, punchcard, receipt, session, space,
+};
 
 /// What a leader puts into the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,6 +86,13 @@ impl Clock {
 
 /// Applies one entry. `None` for a tick.
 pub fn apply(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) -> Result<Option<Decided>, StorageError> {
+    let mut tx = Noting::new(tx);
+    let decided = apply_noted(&mut tx, revision, term, entry)?;
+    tx.write_feed(revision)?;
+    Ok(decided)
+}
+
+fn apply_noted(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) -> Result<Option<Decided>, StorageError> {
     let mut clock = Clock::read(tx)?;
     if revision <= clock.revision {
         return Err(StorageError::corrupt(format!("entry {revision} applied after {}", clock.revision)));
@@ -108,6 +118,7 @@ pub fn apply(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) -> R
         client::sweep(tx, &sweeper)?;
         notice::sweep(tx, &sweeper)?;
         measure::sweep(tx, &sweeper)?;
+        document::sweep(tx)?;
         fact::sweep_forgotten(tx, &sweeper)?;
         artefact::sweep(tx, &sweeper)?;
     }

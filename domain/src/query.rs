@@ -7,8 +7,8 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
-    approval, artefact, client, codec, config_audit, constraint, coord, corpus, fact, flag, graph, identity, key_ring, measure, notice,
-    observation, orchestrator, punchcard, receipt, repo, session, session_plan, usage, work,
+    approval, artefact, client, codec, config_audit, constraint, coord, corpus, document, fact, flag, graph, identity, key_ring, measure,
+    notice, observation, orchestrator, punchcard, receipt, repo, search, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -128,6 +128,11 @@ queries! {
     ListTokens(identity::ListTokens) -> identity::Tokens,
     GetIntent(session_plan::GetIntent) -> session_plan::DeclaredIntent,
     FindReuse(graph::feature::FindReuse) -> graph::feature::ReuseFound,
+    Search(search::Search) -> search::Found,
+    ExpandResults(search::ExpandResults) -> search::Expanded,
+    ListGaps(search::ListGaps) -> search::Gaps,
+    CheckDocuments(document::CheckDocuments) -> document::DocumentsChecked,
+    ListDocuments(document::ListDocuments) -> document::Documents,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.
@@ -176,6 +181,7 @@ mod tests {
             as_of: None,
             min_effective_confidence: None,
             cursor: None,
+            hits: Default::default(),
         };
         ask(QueryFacts { entity: some.clone(), ..facts.clone() }.into());
         ask(QueryFacts { entity: Some(format!("__agent::olga::{name}")), ..facts.clone() }.into());

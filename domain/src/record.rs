@@ -58,6 +58,16 @@ pub enum Kind {
     ObservationLink = 67,
     ObservationHead = 68,
     ReceiptKey = 69,
+    // Search
+    SearchFeed = 170,
+    SearchFeedKept = 171,
+    Document = 172,
+    Passage = 173,
+    SearchGap = 174,
+    SearchGapOrder = 175,
+    SearchGapsKept = 176,
+    DocumentName = 177,
+    DocumentLeaving = 178,
     // Dedup
     Answer = 70,
     AnswerOrder = 71,

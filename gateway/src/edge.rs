@@ -67,8 +67,8 @@ impl Doors {
 /// Why a body was not read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    #[error("the request has {0} bytes or more, and the limit is {BODY_BYTES_MAX}")]
-    TooLarge(usize),
+    #[error("the request has {size} bytes or more, and the limit is {limit}")]
+    TooLarge { size: usize, limit: usize },
     #[error("the request's body did not arrive within {} ms", .0.as_millis())]
     TooSlow(Duration),
 }
@@ -76,7 +76,7 @@ pub enum BodyError {
 impl BodyError {
     pub fn status(&self) -> StatusCode {
         match self {
-            BodyError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            BodyError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             BodyError::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
         }
     }
@@ -84,7 +84,12 @@ impl BodyError {
 
 /// Reads a body up to the limit, in time.
 pub async fn read_body(body: Body, within: Duration) -> Result<Bytes, BodyError> {
-    match tokio::time::timeout(within, read_whole(body)).await {
+    read_body_up_to(body, BODY_BYTES_MAX, within).await
+}
+
+/// The same with another limit.
+pub async fn read_body_up_to(body: Body, limit: usize, within: Duration) -> Result<Bytes, BodyError> {
+    match tokio::time::timeout(within, read_whole(body, limit)).await {
         Ok(read) => read,
         Err(_) => Err(BodyError::TooSlow(within)),
     }
@@ -92,7 +97,7 @@ pub async fn read_body(body: Body, within: Duration) -> Result<Bytes, BodyError>
 
 /// What is over the limit is read and thrown away, so that the sender, who may not listen while it sends, gets to read the
 /// answer.
-async fn read_whole(body: Body) -> Result<Bytes, BodyError> {
+async fn read_whole(body: Body, limit: usize) -> Result<Bytes, BodyError> {
     let mut stream = body.into_data_stream();
     let mut whole = Vec::new();
     let mut size = 0;
@@ -100,13 +105,13 @@ async fn read_whole(body: Body) -> Result<Bytes, BodyError> {
         // A body that breaks off is judged like a short one: it won't parse.
         let Ok(chunk) = chunk else { break };
         size += chunk.len();
-        if size <= BODY_BYTES_MAX {
+        if size <= limit {
             whole.extend_from_slice(&chunk);
-        } else if size > BODY_BYTES_DRAINED {
+        } else if size > limit.max(BODY_BYTES_DRAINED) {
             break;
         }
     }
-    if size > BODY_BYTES_MAX { Err(BodyError::TooLarge(size)) } else { Ok(whole.into()) }
+    if size > limit { Err(BodyError::TooLarge { size, limit }) } else { Ok(whole.into()) }
 }
 
 pub fn is_json(headers: &HeaderMap) -> bool {

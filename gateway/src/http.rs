@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::auth::Credential;
 use crate::call::{CallContext, CallError};
 use crate::edge::{self, BodyError};
+use crate::ingest;
 use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
 use crate::server::App;
@@ -76,7 +77,7 @@ pub async fn receive(app: &Arc<App>, request: Request<Body>) -> Result<Received,
     let (parts, body) = request.into_parts();
     let body = edge::read_body(body, app.settings.patience.body).await.map_err(|error| {
         let (next, title) = match error {
-            BodyError::TooLarge(_) => ("Store large content in parts.", "Content Too Large"),
+            BodyError::TooLarge { .. } => ("Store large content in parts.", "Content Too Large"),
             BodyError::TooSlow(_) => ("Send it again, in one go.", "Request Timeout"),
         };
         edge::problem(error.status(), title, CallError::arguments(error.to_string(), next).facts())
@@ -338,6 +339,7 @@ pub fn openapi(app: &App) -> Value {
         .chain(approvals::openapi(&failure))
         .chain(projects::openapi(&failure))
         .chain(scans::openapi(&failure))
+        .chain(ingest::openapi(&failure))
     {
         paths[path] = operation;
     }

@@ -27,6 +27,7 @@ pub mod events;
 pub mod github;
 pub mod hook;
 pub mod http;
+pub mod ingest;
 pub mod keys;
 pub mod limit;
 pub mod mcp;

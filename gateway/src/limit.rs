@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// What is still read of a body that is over the limit, so that its sender gets to read the refusal.
 pub const BODY_BYTES_DRAINED: usize = 8 << 20;
+/// Files whose text is read at once; each holds its file and its passages in memory.
+pub const INGESTING_MAX: usize = 4;
 /// Brackets within brackets in a request.
 pub const JSON_DEPTH_MAX: usize = 64;
 /// Messages of one batch (2025-03-26).

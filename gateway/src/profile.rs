@@ -13,7 +13,9 @@ use crate::registry::{Catalog, Effect, Reply, Tool};
 use crate::tools::group;
 
 /// What `/mcp` lists, in this order.
-pub const EVERYDAY: [&str; 18] = [
+pub const EVERYDAY: [&str; 20] = [
+    "query",
+    "query_expand",
     "store_fact",
     "query_facts",
     "fact_history",

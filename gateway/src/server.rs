@@ -28,7 +28,7 @@ use crate::config::{Config, ConfigError, Settings};
 use crate::edge::{self, Doors};
 use crate::github::Connector;
 use crate::keys::PassportKeys;
-use crate::limit::{FLAGS_ASKED_FOR, LIST_CHANGES_WAITING, STANDING_STALE_MS_MAX, STREAMS_MAX};
+use crate::limit::{FLAGS_ASKED_FOR, INGESTING_MAX, LIST_CHANGES_WAITING, STANDING_STALE_MS_MAX, STREAMS_MAX};
 use crate::mcp::live::Live;
 use crate::mcp::prompts;
 use crate::mcp::resources::{self, Library};
@@ -49,7 +49,7 @@ use crate::traces::{Arm, Tracer};
 use crate::update::Updates;
 use crate::usage::{self, Meter};
 use crate::{
-    approvals, cards, conformance, connection, console, events, github, hook, http, mcp, metrics, notices, projects, proofs, tools,
+    approvals, cards, conformance, connection, console, events, github, hook, http, ingest, mcp, metrics, notices, projects, proofs, tools,
 };
 
 /// What tools may use besides the cluster.
@@ -148,6 +148,8 @@ pub struct App {
     front: Option<Arc<Reloading<Front>>>,
     connections: Arc<metrics::Connections>,
     openapi: String,
+    /// Files whose text is being read.
+    pub ingesting: Semaphore,
     calls: Semaphore,
     streams: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
@@ -179,6 +181,7 @@ impl App {
             link,
             front,
             connections: Arc::default(),
+            ingesting: Semaphore::new(INGESTING_MAX),
             calls: Semaphore::new(settings.calls_max),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             stopping,
@@ -405,6 +408,7 @@ fn guarded_routes() -> Routes<Arc<App>> {
     const RECEIPTS: Access = AnyScope(&[tools::receipts::SCOPE]);
     const TELLING: Access = AnyScope(&[tools::observations::TELLING]);
     const SCANNING: Access = AnyScope(&[scans::SCOPE]);
+    const INGEST: Access = AnyScope(&[ingest::SCOPE]);
     const GUARD: Access = AnyScope(&[hook::guard::CHECK]);
     const APPROVALS: Access = AnyScope(&tools::approvals::LISTING);
     const DECIDING: Access = AnyScope(&[ApprovalDecide::SCOPE]);
@@ -417,6 +421,9 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/sse", Token, get(old_stream))
         .route("/sse/message", ScopeOfTool, post(old_message).fallback(only_post))
         .route("/v1/tools/crux/{tool}", ScopeOfTool, post(call_tool).fallback(only_post))
+        .route("/v1/ingest", INGEST, post(ingest_file).fallback(only_post))
+        .route("/v1/ingest/check", INGEST, post(ingest_check).fallback(only_post))
+        .route("/v1/documents", INGEST, get(documents).delete(remove_document))
         .route("/v1/approvals", APPROVALS, get(list_approvals))
         .route("/v1/approvals/{id}", APPROVALS, get(show_approval))
         .route("/v1/approvals/policy", APPROVALS, get(approval_policy).put(set_approval_policy))
@@ -630,6 +637,22 @@ async fn transfer_card(State(app): State<Arc<App>>, request: Request) -> Respons
 
 async fn verify_token(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     cards::verify(&app, request).await
+}
+
+async fn ingest_file(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, request: Request) -> Response<Body> {
+    ingest::ingest(&app, &query, request).await
+}
+
+async fn ingest_check(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    ingest::check(&app, request).await
+}
+
+async fn documents(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    ingest::list(&app, &query, &headers).await
+}
+
+async fn remove_document(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    ingest::remove(&app, &query, &headers).await
 }
 
 async fn receipt(

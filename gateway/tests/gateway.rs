@@ -269,7 +269,7 @@ async fn every_listed_tool_is_refused_without_its_scope_and_without_a_token() {
     let world = world().await;
     for entry in tools::crux().entries() {
         let told = world.call(&by("token-bare"), entry.name, entry.example.clone()).await.told();
-        assert!(told.starts_with("200 -32030 wrote=no this needs the scope `crux-mcp."), "{}: {told}", entry.name);
+        assert!(told.starts_with(&format!("200 -32030 wrote=no this needs the scope `{}`", entry.scope)), "{}: {told}", entry.name);
         let answer = world.call(&nobody(), entry.name, entry.example.clone()).await;
         match entry.name {
             "get_agent_identity" => assert!(answer.told().contains("anonymous"), "{}", answer.told()),

@@ -20,12 +20,14 @@ use quorate_raft::RaftNode;
 use serde_json::json;
 use tokio::sync::watch;
 
+use crate::search::SearchIndex;
+
 /// How far the process has come.
 #[derive(Clone)]
 pub enum Stage {
     /// Not yet started, for this reason.
     Waiting(&'static str),
-    Running(RaftNode),
+    Running(RaftNode, SearchIndex),
 }
 
 type Stages = watch::Receiver<Stage>;
@@ -35,7 +37,7 @@ pub fn routes(stages: Stages, link: Link) -> Router {
     let metrics = get(move |State(stages): State<Stages>| async move {
         let stage = stages.borrow().clone();
         match stage {
-            Stage::Running(raft) => metrics(&raft, &link),
+            Stage::Running(raft, search) => metrics(&raft, &search, &link),
             Stage::Waiting(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not started: {reason}\n")).into_response(),
         }
     });
@@ -75,7 +77,7 @@ impl Listener for Door {
 async fn readyz(State(stages): State<Stages>, RawQuery(query): RawQuery) -> Response {
     let stage = stages.borrow().clone();
     let status = match stage {
-        Stage::Running(raft) => raft.status(),
+        Stage::Running(raft, _) => raft.status(),
         Stage::Waiting(reason) => StatusResponse { not_ready: vec![reason.into()], role: "starting".into(), ..StatusResponse::default() },
     };
     let code = if status.not_ready.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -90,8 +92,11 @@ async fn readyz(State(stages): State<Stages>, RawQuery(query): RawQuery) -> Resp
     (code, Json(body)).into_response()
 }
 
-fn metrics(raft: &RaftNode, link: &Link) -> Response {
-    let text = exposition(&raft.status()) + &raft.exposition() + &quorate_link::exposition(&link.expiries(), link.reload_failures());
+fn metrics(raft: &RaftNode, search: &SearchIndex, link: &Link) -> Response {
+    let text = exposition(&raft.status())
+        + &raft.exposition()
+        + &search.exposition()
+        + &quorate_link::exposition(&link.expiries(), link.reload_failures());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 

@@ -1,7 +1,7 @@
 //! The replica process: configuration, the gRPC services, health and metrics.
 //!
 //! It puts [`quorate_raft::RaftNode`] behind the wire and decides nothing itself: no rule of the domain, no openraft type and
-//! no RocksDB call stands here. Start reading at [`run`]. [`backup`] is the
+//! no RocksDB call stands here. Start reading at [`run`]. [`search`] keeps the node's search index; [`backup`] is the
 //! state as a file, and what checks and unpacks it without any node.
 
 mod audit;
@@ -11,6 +11,7 @@ mod guard;
 mod health;
 mod operator;
 mod run;
+mod search;
 mod service;
 
 pub use audit::TARGET as AUDIT_TARGET;

@@ -21,6 +21,7 @@ use crate::Config;
 use crate::guard::Guard;
 use crate::health::{self, Door, Stage};
 use crate::operator::OperatorService;
+use crate::search::SearchIndex;
 use crate::service::ClusterService;
 
 /// How a node ended.
@@ -40,6 +41,8 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 const DISK_LOOK: Duration = Duration::from_secs(1);
 /// How the operating system, and so RocksDB, says it.
 const NO_SPACE: &str = "No space left on device";
+/// The folder of the search index within the replica's. It can be deleted while the node is down.
+const SEARCH_DIR: &str = "search";
 /// Calls under way have so long to end once the node stops.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -82,9 +85,11 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
         Err(error) => return Ended::EngineStopped(chain(&error)),
     };
     tracing::info!(node = config.node_id, grpc = config.grpc, http = config.http, "node serves");
-    stage.send_replace(Stage::Running(raft.clone()));
+    let search =
+        SearchIndex::start(raft.clone(), raft.data_dir().path().join(SEARCH_DIR), format!("{}/{}", config.cluster_id, config.lineage));
+    stage.send_replace(Stage::Running(raft.clone(), search.clone()));
     let served = {
-        let router = services(&raft, Arc::new(signer), &config.cluster_id, config.cluster_secret.clone());
+        let router = services(&raft, Some(search.clone()), Arc::new(signer), &config.cluster_id, config.cluster_secret.clone());
         tokio::spawn(router.serve_with_incoming_shutdown(link.listen(grpc), until(ended)))
     };
 
@@ -92,6 +97,7 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
         () = &mut stop => Ended::Stopped,
         why = raft.stopped() => Ended::EngineStopped(why),
     };
+    search.stop();
     // The engine goes first, while the doors are open: a successor has to be able to talk to this node.
     raft.shutdown().await;
     end.send_replace(true);
@@ -101,10 +107,18 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
 }
 
 /// What a node answers over gRPC: gateways and operators, and the other nodes.
-pub fn services(raft: &RaftNode, signer: Arc<Signer>, cluster_id: &str, cluster_secret: Option<String>) -> Router {
+///
+/// Without an index no search is served; a simulation has none, since its files are real.
+pub fn services(
+    raft: &RaftNode,
+    search: Option<SearchIndex>,
+    signer: Arc<Signer>,
+    cluster_id: &str,
+    cluster_secret: Option<String>,
+) -> Router {
     let guard = |roles| Guard::new(cluster_secret.clone(), cluster_id, roles);
     let operator = OperatorServer::new(OperatorService::new(raft.clone(), Arc::clone(&signer)));
-    let cluster = ClusterServer::new(ClusterService::new(raft.clone(), signer))
+    let cluster = ClusterServer::new(ClusterService::new(raft.clone(), search, signer))
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .max_encoding_message_size(4 * REQUEST_BYTES_MAX);
     Server::builder()

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::Stream;
 use quorate_domain::limit::ARTEFACT_BYTES_MAX;
-use quorate_domain::machine::Call;
+use quorate_domain::machine::{Call, Clock};
 use quorate_domain::record::CLUSTER;
 use quorate_domain::{Command, Principal, Query, Refusal, RequestId, Revision, Tier, UnixMs, codec, event};
 use quorate_proof::Signer;
@@ -25,6 +25,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::audit::{Act, End};
 use crate::guard;
+use crate::search::SearchIndex;
 
 /// A call whose caller named no deadline is answered by then.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -45,14 +46,16 @@ const QUERIES_AT_ONCE: usize = 64;
 #[derive(Clone)]
 pub struct ClusterService {
     raft: RaftNode,
+    search: Option<SearchIndex>,
     signer: Arc<Signer>,
     watchers: Arc<Semaphore>,
     queries: Arc<Semaphore>,
 }
 
 impl ClusterService {
-    pub fn new(raft: RaftNode, signer: Arc<Signer>) -> Self {
-        Self { raft, signer, watchers: Arc::new(Semaphore::new(WATCHERS_MAX)), queries: Arc::new(Semaphore::new(QUERIES_AT_ONCE)) }
+    pub fn new(raft: RaftNode, search: Option<SearchIndex>, signer: Arc<Signer>) -> Self {
+        let (watchers, queries) = (Arc::new(Semaphore::new(WATCHERS_MAX)), Arc::new(Semaphore::new(QUERIES_AT_ONCE)));
+        Self { raft, search, signer, watchers, queries }
     }
 }
 
@@ -161,6 +164,12 @@ impl Cluster for ClusterService {
                 return Ok(Response::new(wire::ReadResponse { result: Some(result) }));
             }
             Err(ReadError::Storage(error)) => return Err(fault(&error)),
+        };
+        let query = match self.with_hits(query, &caller, &at, deadline).await? {
+            Ok(query) => query,
+            Err(unavailable) => {
+                return Ok(Response::new(wire::ReadResponse { result: Some(wire::read_response::Result::Unavailable(unavailable)) }));
+            }
         };
         let signer = Arc::clone(&self.signer);
         let served = blocking(move || {
@@ -335,6 +344,35 @@ fn membership_refused(error: &MembershipError) -> wire::MembershipRefused {
 }
 
 impl ClusterService {
+    /// What asks by words, with what this node's index names for it; any other query as it is.
+    async fn with_hits(
+        &self,
+        query: Query,
+        caller: &Principal,
+        at: &quorate_raft::ReadAt,
+        deadline: Instant,
+    ) -> Result<Result<Query, wire::Unavailable>, Status> {
+        let mut search = match (query, &self.search) {
+            (Query::Search(search), _) => search,
+            (Query::QueryFacts(mut facts), Some(index)) => {
+                if let Some(asked) = facts.asked() {
+                    facts.hits = index.facts(caller.clone(), asked).await;
+                }
+                return Ok(Ok(facts.into()));
+            }
+            (query, _) => return Ok(Ok(query)),
+        };
+        // One that is refused needs no hits to be.
+        let Ok(asked) = search.asked(caller) else { return Ok(Ok(search.into())) };
+        let Some(index) = &self.search else { return Err(Status::unimplemented("this node has no search index")) };
+        // What the state holds, and not what the log does: entries that only move Raft change nothing that can be found.
+        let revision = Clock::read(&at.view).map_err(|error| fault(&error))?.revision;
+        Ok(index.search(caller.clone(), asked, revision, deadline).await.map(|hits| {
+            search.hits = hits;
+            search.into()
+        }))
+    }
+
     async fn permit(&self, of: &Arc<Semaphore>, deadline: Instant) -> Result<OwnedSemaphorePermit, Status> {
         let permit = tokio::time::timeout_at(deadline.into(), Arc::clone(of).acquire_owned()).await;
         match permit {

@@ -111,7 +111,7 @@ impl Machine {
             }
         };
         self.say("started");
-        let router = services(&raft, Arc::new(Signer::from_hex(RECEIPT_KEY, CLUSTER)?), CLUSTER, None);
+        let router = services(&raft, None, Arc::new(Signer::from_hex(RECEIPT_KEY, CLUSTER)?), CLUSTER, None);
         tokio::select! {
             biased;
             why = raft.stopped() => self.say(format!("stopped: {why}")),

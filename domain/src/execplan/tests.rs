@@ -32,6 +32,7 @@ fn facts(world: &mut World) -> Vec<FactRow> {
         as_of: None,
         min_effective_confidence: None,
         cursor: None,
+        hits: Default::default(),
     };
     world.ask("9s", person("jon"), query).unwrap().rows
 }

@@ -15,7 +15,7 @@ use crate::tx::{Read, StorageError};
 
 /// The bytes that rows may take.
 #[derive(Clone, Copy)]
-pub(super) struct Room {
+pub(crate) struct Room {
     bytes: usize,
     /// Why rows end when the bytes are used up.
     reason: &'static str,
@@ -25,7 +25,7 @@ pub(super) struct Room {
 
 impl Room {
     /// For a reply whose rows are surrounded by no more than [`REPLY_WRAPPER_BYTES`], and `default_tokens` when none are given.
-    pub(super) fn of(token_budget: Option<u64>, default_tokens: Option<u64>) -> Self {
+    pub(crate) fn of(token_budget: Option<u64>, default_tokens: Option<u64>) -> Self {
         let bytes_of = |tokens: u64| usize::try_from(tokens.saturating_mul(4)).unwrap_or(usize::MAX);
         match (token_budget, default_tokens) {
             (Some(tokens), _) if bytes_of(tokens) <= REPLY_BYTES_MAX => {
@@ -41,7 +41,7 @@ impl Room {
 
     /// Takes place for one row: `Ok(false)` when it has to wait for the next page. The first row of a page comes in any case,
     /// unless it is over a budget that the caller set.
-    pub(super) fn take(&mut self, row_bytes: usize, is_first: bool) -> Result<bool, Refusal> {
+    pub(crate) fn take(&mut self, row_bytes: usize, is_first: bool) -> Result<bool, Refusal> {
         // And what parts it from the next.
         let row_bytes = row_bytes + 1;
         if row_bytes <= self.bytes {
@@ -51,7 +51,7 @@ impl Room {
         match (is_first, self.budget) {
             (true, Some(budget)) => {
                 let needed = (row_bytes + REPLY_WRAPPER_BYTES).div_ceil(4);
-                Err(Refusal::invalid("token_budget", format!("of {budget} has no room for the next fact, which needs {needed}")))
+                Err(Refusal::invalid("token_budget", format!("of {budget} has no room for the next row, which needs {needed}")))
             }
             (true, None) => {
                 self.bytes = 0;
@@ -62,11 +62,11 @@ impl Room {
     }
 
     /// Leaves so many bytes more to what surrounds the rows.
-    pub(super) fn reserve(&mut self, bytes: usize) {
+    pub(crate) fn reserve(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    pub(super) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         self.reason
     }
 }

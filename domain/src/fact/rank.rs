@@ -47,7 +47,16 @@ impl Order {
 
     /// Effective confidence in half millionths.
     pub(super) fn strength(&self) -> u32 {
-        self.strength.0
+        self.strength.0 & !NAMED
+    }
+
+    /// The same place among those that come before all others: what was asked for by its name.
+    pub(super) fn named(self) -> Self {
+        Self { strength: Reverse(self.strength.0 | NAMED), ..self }
+    }
+
+    pub(super) fn is_named(&self) -> bool {
+        self.strength.0 & NAMED != 0
     }
 
     /// Before every fact of this strength that was stored at or before `stored_at`.
@@ -74,6 +83,9 @@ impl Order {
 fn part<const N: usize>(bytes: &[u8], start: usize) -> [u8; N] {
     std::array::from_fn(|i| bytes[start + i])
 }
+
+/// Far above every strength.
+const NAMED: u32 = 1 << 31;
 
 /// What an index key says of a version, after its lane.
 struct Ranked {
@@ -235,6 +247,11 @@ impl<'a, V: Read> Walk<'a, V> {
             }
         }
         Ok(Some(Self::set(found, after)))
+    }
+
+    /// Adds a small set that was found otherwise.
+    pub(super) fn and_set(&mut self, found: impl IntoIterator<Item = (Order, Vec<u8>)>, after: Option<Order>) {
+        self.heads.append(&mut Self::set(found, after).heads);
     }
 
     pub(super) fn next(&mut self) -> Result<Option<Step>, StorageError> {

@@ -2,20 +2,26 @@
 //!
 //! A match is a fact that the filters let through and that holds at least one of the query's words. Effective confidence, age
 //! and freshness are those of the instant of the first page, which the cursor keeps, so that the order stands still while a
-//! caller pages. `as_of` only filters: it asks which facts were valid then, deleted ones included, and not how fresh they were.
+//! caller pages. Facts whose key or entity is the query itself, in any letter case, come before all others, in the same order among
+//! themselves: who asks for a name means what has it, not what tells of it. `as_of` only filters: it asks which facts were valid then, deleted ones included, and not how fresh they were.
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use super::page::{self, Asked, Page, Start};
 use super::place::{Place, Region, check_entity, check_entity_prefix, filed_name};
 use super::rank::{Order, State, Walk, lane};
+use super::searchable::{best_about, fact_at};
 use super::{Confidence, Fact, Head, HorizonClass, at_most, pair_id};
 use crate::cursor::Cursors;
 use crate::identity::check_name;
-use crate::limit::{SCAN_ROWS_MAX, TEXT_BYTES_MAX};
+use crate::limit::{NAME_BYTES_MAX, SCAN_ROWS_MAX, TEXT_BYTES_MAX};
 use crate::record::{ReadRecords, Record};
 use crate::refusal::{Applied, Refusal};
-use crate::stamp::{ReadStamp, UnixMs};
+use crate::search::words::{folded_name, grams_within};
+use crate::search::{self, Changes};
+use crate::stamp::{ReadStamp, Revision, UnixMs};
 use crate::tx::{Read, StorageError};
 
 /// Finds active facts by keywords, entity or key, best first.
@@ -34,6 +40,29 @@ pub struct QueryFacts {
     pub as_of: Option<UnixMs>,
     pub min_effective_confidence: Option<Confidence>,
     pub cursor: Option<String>,
+    /// What the serving node's index names. A caller's is replaced.
+    #[serde(default)]
+    pub hits: FactHits,
+}
+
+/// What an index is asked for the words of a recall.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FactsAsked {
+    /// The query as one name.
+    pub name: String,
+    /// For each word, the runs of signs that a text has to have in order to hold it; a word without any holds back all.
+    pub grams: Vec<Vec<String>>,
+}
+
+/// Active facts, by an index: keys of their records.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FactHits {
+    /// Whose key is the query.
+    pub named: Vec<Vec<u8>>,
+    /// All that can hold one of the words, if they are not too many.
+    pub holding: Option<Vec<Vec<u8>>>,
+    /// Every change up to this revision is in the index.
+    pub indexed_through: Revision,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -92,7 +121,7 @@ impl FactRow {
 }
 
 /// The bytes of a text as JSON: quoted, quotes and backslashes and control characters escaped.
-pub(super) fn json_text_bytes(text: &str) -> usize {
+pub(crate) fn json_text_bytes(text: &str) -> usize {
     let escaped = |byte| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0C => 2,
         0x00..=0x1F => 6,
@@ -100,6 +129,12 @@ pub(super) fn json_text_bytes(text: &str) -> usize {
     };
     2 + text.bytes().map(escaped).sum::<usize>()
 }
+
+/// Facts of one name that are looked at, those that may hold a word, and changes that no index knows yet. Beyond the second a word is
+/// common, and a walk meets it soon.
+pub const NAMED_MAX: usize = 200;
+pub const HOLDING_MAX: usize = 1_000;
+const LATE_MAX: usize = 1_000;
 
 impl QueryFacts {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<FactRows> {
@@ -110,11 +145,19 @@ impl QueryFacts {
         };
         let filter = Filter::new(&self, at);
         let now = start.now;
-        let mut walk = self.walk(view, at, now, start.after)?;
+        let late = self.late(view, at)?;
+        let mut walk = match self.holding(view, at, now, late.as_deref(), start.after)? {
+            Some(walk) => walk,
+            None => self.walk(view, at, now, start.after)?,
+        };
+        let named = self.named(view, at, now, late.unwrap_or_default())?;
+        let named_ids: BTreeSet<Vec<u8>> = named.iter().map(|(_, id)| id.clone()).collect();
+        walk.and_set(named, start.after);
         let floor = self.min_effective_confidence.map_or(0, |floor| floor.0.saturating_mul(2));
         let mut below = 0;
         let page = page::fill(view, at, &cursors, start, &mut walk, |order, fact| {
-            if !filter.lets_through(&fact) {
+            let came_first = !order.is_named() && named_ids.contains(fact.id().as_bytes());
+            if came_first || !filter.lets_through(&fact) {
                 return Ok(None);
             }
             if order.strength() < floor {
@@ -158,6 +201,80 @@ impl QueryFacts {
         asked.check(cursors, at)
     }
 
+    /// What an index is to be asked before this runs, if it can help.
+    pub fn asked(&self) -> Option<FactsAsked> {
+        // One entity's facts are few.
+        let name = folded_name(self.name().filter(|_| self.entity.is_none())?);
+        let is_of_now = self.as_of.is_none() && !self.include_superseded;
+        let words = self.query.iter().flat_map(|query| query.split_whitespace()).filter(|_| is_of_now);
+        Some(FactsAsked { name, grams: words.map(grams_within).collect() })
+    }
+
+    /// Keys of what changed since the index; nothing when that is too much, or there is none.
+    fn late(&self, view: &impl Read, at: &ReadStamp) -> Result<Option<Vec<Vec<u8>>>, StorageError> {
+        let since = self.hits.indexed_through;
+        if since == Revision(0) || self.entity.is_some() {
+            return Ok(None);
+        }
+        Ok(match search::changes_after(view, since, at.revision, LATE_MAX)? {
+            Changes::Keys { keys, through } => Some(keys).filter(|_| through >= at.revision),
+            Changes::Gone => None,
+        })
+    }
+
+    /// The facts that can hold a word, where the index and what came after it are known to name them all.
+    fn holding<'a, V: Read>(
+        &self,
+        view: &V,
+        at: &ReadStamp,
+        now: UnixMs,
+        late: Option<&[Vec<u8>]>,
+        after: Option<Order>,
+    ) -> Result<Option<Walk<'a, V>>, StorageError> {
+        let (Some(holding), Some(late)) = (&self.hits.holding, late) else { return Ok(None) };
+        let keys: BTreeSet<&Vec<u8>> = holding.iter().chain(late).collect();
+        let mut found = Vec::new();
+        for key in keys {
+            let fact = fact_at(view, key)?.filter(|fact| fact.tenant == at.caller.tenant && fact.is_visible_to(&at.caller));
+            if let Some(fact) = fact.filter(|fact| fact.state() == State::Active) {
+                found.push((Order::of(&fact, now), fact.id().into_bytes()));
+            }
+        }
+        Ok(Some(Walk::set(found, after)))
+    }
+
+    fn name(&self) -> Option<&str> {
+        // A longer text is no name of anything.
+        self.query.as_deref().map(str::trim).filter(|name| !name.is_empty() && name.len() <= NAME_BYTES_MAX)
+    }
+
+    /// Active facts that have the query as their name.
+    fn named(&self, view: &impl Read, at: &ReadStamp, now: UnixMs, late: Vec<Vec<u8>>) -> Result<Vec<(Order, Vec<u8>)>, StorageError> {
+        let Some(name) = self.name() else { return Ok(Vec::new()) };
+        let tenant = &at.caller.tenant;
+        if let Some(entity) = &self.entity {
+            let mut found = Vec::new();
+            for place in Place::to_read(entity, &at.caller) {
+                found.extend(active_of_pair(view, tenant, &place, name)?);
+            }
+            return Ok(found.into_iter().map(|fact| (Order::of(&fact, now).named(), fact.id().into_bytes())).collect());
+        }
+        let keys: BTreeSet<Vec<u8>> = self.hits.named.iter().cloned().chain(late).collect();
+        let folded = folded_name(name);
+        let mut found = Vec::new();
+        for key in keys.into_iter().chain(best_about(view, at, name, NAMED_MAX)?) {
+            let fact = fact_at(view, &key)?.filter(|fact| fact.tenant == *tenant && fact.is_visible_to(&at.caller));
+            let has_it =
+                |fact: &Fact| fact.entity == name || filed_name(&fact.owner, &fact.entity) == name || folded_name(&fact.key) == folded;
+            if let Some(fact) = fact.filter(|fact| fact.state() == State::Active && has_it(fact)) {
+                found.push((Order::of(&fact, now).named(), fact.id().into_bytes()));
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
     /// The cheapest way that meets all matches in order.
     fn walk<'a, V: Read>(&self, view: &'a V, at: &ReadStamp, now: UnixMs, after: Option<Order>) -> Result<Walk<'a, V>, StorageError> {
         let tenant = &at.caller.tenant;
@@ -196,12 +313,15 @@ pub(super) fn one_pair<'a, V: Read>(
 ) -> Result<Walk<'a, V>, StorageError> {
     let mut found = Vec::new();
     for place in places {
-        let head: Option<Head> = view.get(tenant, &pair_id(&place.owner, &place.entity, key))?;
-        if let Some(fact) = head.map(|head| super::active(view, &head)).transpose()?.flatten() {
-            found.push((Order::of(&fact, now), fact.id().into_bytes()));
-        }
+        let fact = active_of_pair(view, tenant, place, key)?;
+        found.extend(fact.map(|fact| (Order::of(&fact, now), fact.id().into_bytes())));
     }
     Ok(Walk::set(found, after))
+}
+
+fn active_of_pair(view: &impl Read, tenant: &str, place: &Place, key: &str) -> Result<Option<Fact>, StorageError> {
+    let head: Option<Head> = view.get(tenant, &pair_id(&place.owner, &place.entity, key))?;
+    Ok(head.map(|head| super::active(view, &head)).transpose()?.flatten())
 }
 
 /// What a query looks for.

@@ -79,6 +79,7 @@ fn everything() -> QueryFacts {
         as_of: None,
         min_effective_confidence: None,
         cursor: None,
+        hits: Default::default(),
     }
 }
 
@@ -137,6 +138,7 @@ fn check(script: &str, expected: Expect) {
                         as_of: line.ms("as_of").map(|ms| UnixMs(WALL + ms)),
                         min_effective_confidence: option("floor").map(unit),
                         cursor: line.option("cursor"),
+                        hits: Default::default(),
                     },
                 };
                 match facts.ask(who, query.clone()) {
@@ -541,7 +543,7 @@ fn a_page_says_why_it_ends_and_goes_on_in_the_same_order() {
             #4 is a k4 version 1
             facts:
               a k2 = x (version 1 by mara, 0.8, none, fresh)
-            refused: `token_budget` of 20 has no room for the next fact, which needs 145
+            refused: `token_budget` of 20 has no room for the next row, which needs 145
             facts:
               a k4 = x (version 1 by mara, 0.95, none, fresh)
               there are more: token_budget
@@ -985,6 +987,7 @@ fn queries() -> impl Strategy<Value = QueryFacts> {
             as_of,
             min_effective_confidence,
             cursor: None,
+            hits: Default::default(),
         },
     )
 }

@@ -198,6 +198,20 @@ impl DeleteEdge {
 
 // ------------------------------------------------------------------ reads
 
+/// Kind and id of what live edges join to an entity, in either direction; so many rows of each are looked at.
+pub(crate) fn neighbours(view: &impl Read, tenant: &str, kind: &str, id: &str, rows: usize) -> Result<Vec<(String, String)>, StorageError> {
+    let from = view.page::<Edge>(tenant, &Key::new().text(kind).text(id), None, rows)?;
+    let out = from.items.into_iter().filter(|edge| !edge.deleted).map(|edge| (edge.ends.to_kind, edge.ends.to_id));
+    let mut found: Vec<(String, String)> = out.collect();
+    let (to, _) = view.page_bytes(Table::Index, &by_target(tenant).text(kind).text(id), None, rows)?;
+    for (_, points_to) in to {
+        let edge: Option<Edge> = view.get(tenant, &Key::new().raw(&points_to))?;
+        let edge = edge.ok_or_else(|| StorageError::corrupt("a row points to no edge"))?;
+        found.extend((!edge.deleted).then_some((edge.ends.from_kind, edge.ends.from_id)));
+    }
+    Ok(found)
+}
+
 /// One edge that is not deleted, or none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GetEdge {

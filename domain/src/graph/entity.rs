@@ -70,8 +70,13 @@ fn name(kind: &str, id: &str) -> Key {
     Key::new().text(kind).text(id)
 }
 
-pub(super) fn current(view: &impl Read, tenant: &str, kind: &str, id: &str) -> Result<Option<Entity>, StorageError> {
+pub(crate) fn current(view: &impl Read, tenant: &str, kind: &str, id: &str) -> Result<Option<Entity>, StorageError> {
     view.get(tenant, &name(kind, id))
+}
+
+/// The key of an entity's record.
+pub(crate) fn entity_key(tenant: &str, kind: &str, id: &str) -> Vec<u8> {
+    kind_prefix(tenant, Kind::GraphEntity).raw(name(kind, id).as_bytes()).into_bytes()
 }
 
 /// What the rows of one page may take.

@@ -94,6 +94,7 @@ fn memory(world: &mut World, who: &str) -> Vec<String> {
         as_of: None,
         min_effective_confidence: None,
         cursor: None,
+        hits: Default::default(),
     };
     let mut rows: Vec<String> =
         world.ask("3s", person(who), query).unwrap().rows.into_iter().map(|row| format!("{}={}", row.key, row.value)).collect();

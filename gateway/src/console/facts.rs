@@ -57,6 +57,7 @@ async fn find_page(visit: &Visit) -> Result<Page, CallError> {
         as_of,
         min_effective_confidence: None,
         cursor: visit.owned("cursor"),
+        hits: Default::default(),
     };
     let found = visit.ask::<facts::QueryFacts, _>(query).await?;
     let step = visit.text("back").unwrap_or("0");

@@ -125,6 +125,7 @@ async fn known(visit: &Visit, text: &str, hits: &mut Vec<Hit>) -> Result<(), Cal
         as_of: None,
         min_effective_confidence: None,
         cursor: None,
+        hits: Default::default(),
     };
     for row in visit.ask::<facts::QueryFacts, _>(query).await?.rows {
         let to = link("/console/facts/history", &[("entity", &row.entity), ("key", &row.key)]);

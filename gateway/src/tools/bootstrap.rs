@@ -155,6 +155,7 @@ async fn teams(
         as_of: None,
         min_effective_confidence: None,
         cursor,
+        hits: Default::default(),
     };
     let (found, served) = cluster.read(ctx, query).await?;
     let fact =

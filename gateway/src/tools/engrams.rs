@@ -328,6 +328,7 @@ async fn overlays(ctx: &CallContext, cluster: &Cluster) -> Result<(Vec<FactRow>,
             as_of: None,
             min_effective_confidence: None,
             cursor,
+            hits: Default::default(),
         };
         let (found, served) = cluster.read(ctx, query).await?;
         rows.extend(found.rows);

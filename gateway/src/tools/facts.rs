@@ -148,7 +148,8 @@ impl Tool for StoreFact {
 
 /// Find what the team knows, best first: by keywords, by entity, by key, or all of them together.
 ///
-/// Rows are ordered by effective confidence; a fact past its horizon counts half. Every argument is optional: `{}` gives the
+/// What is named by exactly your `query` comes first; the rest is ordered by effective confidence, and a fact past its horizon counts
+/// half. Every argument is optional: `{}` gives the
 /// top 10 of everything. When there is more than fits, the reply says why in `truncated` and how to go on in `next_cursor`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -271,6 +272,7 @@ impl Tool for QueryFacts {
                 .map(|share| confidence("min_effective_confidence", share))
                 .transpose()?,
             cursor: self.cursor,
+            hits: fact::FactHits::default(),
         };
         let (found, served) = cluster.read(ctx, query).await?;
         let facts = FactRows {

@@ -33,6 +33,7 @@ pub mod punchcards;
 pub mod receipts;
 pub mod repos;
 pub mod reuse;
+pub mod search;
 pub mod sessions;
 pub mod update;
 pub mod usage;
@@ -49,6 +50,9 @@ pub fn crux() -> Catalog {
         .with::<autonomy::AutonomyContract>()
         .with::<reuse::ReuseCheck>()
         .with::<engrams::EngramResolve>()
+        .with::<search::Query>()
+        .with::<search::QueryScan>()
+        .with::<search::QueryExpand>()
         .with::<facts::StoreFact>()
         .with::<facts::QueryFacts>()
         .with::<facts::DeleteFact>()
@@ -84,6 +88,7 @@ pub fn crux() -> Catalog {
         .with::<hardening::ExecplanGate>()
         .with::<hardening::AuthPostureAudit>()
         .with::<hardening::EgressPolicyCheck>()
+        .with::<search::GetGaps>()
         .with::<observations::ListObservations>()
         .with::<observations::GetObservation>()
         .with::<observations::VerifyObservation>()
@@ -162,6 +167,7 @@ pub fn crux() -> Catalog {
 
 /// The groups, as `?groups=` names them.
 pub mod group {
+    pub const SEARCH: &str = "search";
     pub const FACTS: &str = "facts";
     pub const MEMORY: &str = "memory";
     pub const ARTEFACTS: &str = "artefacts";

@@ -111,6 +111,7 @@ async fn search(ctx: &CallContext, cluster: &Cluster, wanted: &[String], limit: 
         as_of: None,
         min_effective_confidence: None,
         cursor: None,
+        hits: Default::default(),
     };
     let (found, _) = cluster.read(ctx, query).await?;
     Ok(ranked(found.rows, wanted, limit))

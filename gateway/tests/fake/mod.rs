@@ -62,10 +62,10 @@ pub struct Fake {
 const RECEIPT_KEY_HEX: &str = "0707070707070707070707070707070707070707070707070707070707070707";
 
 pub const TOKENS: [(&str, &str, &str, Tier, &str); 5] = [
-    ("token-a", "default", "agent-a", Tier::Verified, "crux-mcp.*"),
-    ("token-b", "default", "agent-b", Tier::Verified, "crux-mcp.*"),
+    ("token-a", "default", "agent-a", Tier::Verified, "crux-mcp.* corecrux.*"),
+    ("token-b", "default", "agent-b", Tier::Verified, "crux-mcp.* corecrux.*"),
     ("token-operator", "default", "operator", Tier::Operator, "*"),
-    ("token-other", "other", "agent-c", Tier::Verified, "crux-mcp.*"),
+    ("token-other", "other", "agent-c", Tier::Verified, "crux-mcp.* corecrux.*"),
     ("token-bare", "default", "bare", Tier::Verified, "nothing"),
 ];
 
@@ -100,7 +100,7 @@ impl Fake {
                 tenant: tenant.into(),
                 passport: passport.into(),
                 tier,
-                scopes: [scope.to_string()].into(),
+                scopes: scope.split_whitespace().map(Into::into).collect(),
                 expires_at: None,
             };
             fake.run(put.into()).unwrap();

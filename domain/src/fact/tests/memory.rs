@@ -303,7 +303,7 @@ fn a_view_is_narrowed_cut_with_a_word_and_switched_off() {
             1 facts
               b k = three (version 1 by mara, 1, none)
               there are more: top_k
-            refused: `token_budget` of 20 has no room for the next fact, which needs 127 (-32602)
+            refused: `token_budget` of 20 has no room for the next row, which needs 127 (-32602)
             refused: `top_k` must be at least 1 (-32602)
             CORECRUXD_FEATURE_MEMORY_PANEL is off
             refused: memory_view is switched off by the flag `CORECRUXD_FEATURE_MEMORY_PANEL` (CAPABILITY_DENIED)
