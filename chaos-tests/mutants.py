@@ -54,7 +54,7 @@ MUTANTS = {
          "        if crate::mutant(NAME) {\n            return None;\n        }\n        let expected = self.expected_revision.filter")]),
     "a decided approval is decided again": (10, ["not linearizable: approval", "not decided once"], [
         ("domain/src/approval.rs", "            decided @ (ApprovalStatus::Approved", "            _ if crate::mutant(NAME) => {}\n            decided @ (ApprovalStatus::Approved")]),
-    "a decision gets two receipts": (10, ["decisions have receipts", "the log"], [
+    "a decision gets two receipts": (10, ["the log of receipts"], [
         ("domain/src/approval.rs", "    approval.receipt_body_hash = Some(receipt::append(",
          "    if crate::mutant(NAME) {\n        receipt::append(tx, at, &format!(\"{receipt_id}-again\"), body.clone(), Some(&reviewer))?;\n    }\n"
          "    approval.receipt_body_hash = Some(receipt::append(")]),

@@ -519,6 +519,7 @@ impl Hand {
 
     async fn power_loss(&mut self) -> Made {
         self.leader().await?;
+        let mut rng = StdRng::seed_from_u64(self.rng.random());
         let mut cluster = self.cluster().await?;
         anyhow::ensure!(cluster.has_faulty_disks(), "the library that is loaded in front of the C library is not there");
         let ids = cluster.node_ids();
@@ -526,7 +527,6 @@ impl Hand {
         let mut lost = 0;
         for id in &ids {
             // The disk may have kept some of what it was never told to keep, up to a torn record.
-            let rng = &mut self.rng;
             lost += cluster.lose_power(*id, &mut |unsynced| if rng.random_bool(0.5) { 0 } else { rng.random_range(0..=unsynced) })?;
         }
         let since = self.now();

@@ -168,6 +168,9 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
         for line in check::all(&shared.recorder.history(), &seen).into_iter().chain(watcher::check(&watchers, &seen)) {
             journal.violation(line);
         }
+        if let Some(line) = watcher::check_receipts(&watchers[0], counts.receipts, counts.receipts_at) {
+            journal.violation(line);
+        }
     }
     let told = watchers.iter().map(Watched::changes).sum();
     let bites = bites(&nemesis, &machines, &desk, counts, &states, told);
@@ -232,7 +235,8 @@ fn bites(nemesis: &Nemesis, machines: &[Machine], desk: &Desk, counts: Counts, s
         ("requests sent again late", counts.repeated),
         ("writes under a card", counts.fenced),
         ("writes under a card that failed", counts.fenced_off),
-        ("receipts of decisions", counts.receipts),
+        ("receipts in the log", counts.receipts),
+        ("receipts of decisions verified", counts.receipts_verified),
         ("changes told to watchers", told),
         ("states compared", states.compared()),
     ] {

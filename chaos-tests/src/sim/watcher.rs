@@ -94,6 +94,19 @@ pub fn check(watchers: &[Watched], seen: &[Seen]) -> Vec<String> {
     found
 }
 
+/// **One receipt each.** Up to a revision, the log has a receipt for each decision and for each card that was granted or ended, and no
+/// others.
+pub fn check_receipts(watched: &Watched, size: u64, revision: u64) -> Option<String> {
+    let told = watched.lock();
+    let has_receipt = |kind: &str| match kind.split_once('.') {
+        Some(("approval", what)) => matches!(what, "approved" | "rejected"),
+        Some(("punchcard", what)) => !matches!(what, "renewed" | "queued" | "wait_ended"),
+        _ => false,
+    };
+    let due = told.changes.iter().filter(|(at, _, kind, _)| *at <= revision && has_receipt(kind)).count() as u64;
+    (due != size).then(|| format!("the log of receipts has {size} at revision {revision}, and {due} changes should have one each"))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -86,8 +86,10 @@ pub struct Counts {
     pub repeated: u64,
     pub fenced: u64,
     pub fenced_off: u64,
-    /// In the log at the end.
+    /// In the log of receipts at that revision.
     pub receipts: u64,
+    pub receipts_at: u64,
+    pub receipts_verified: u64,
 }
 
 pub struct Client {
