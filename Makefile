@@ -7,13 +7,14 @@ SETUP := $(TARGET)/setup
 NODE_MODULES := tests/clients/node/node_modules/.package-lock.json tests/clients/conformance/node_modules/.package-lock.json
 export QUORATE ?= $(TARGET)/debug/quorate
 
-.PHONY: help dev build test test-rust test-clients test-system lint chaos chaos-mutants sim bench setup setup-test clean-setup
+.PHONY: help dev build test test-rust test-clients test-system behaviours lint chaos chaos-mutants sim bench setup setup-test clean-setup
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make dev           three nodes and a gateway on this machine'
 	@echo 'make test          all tests: Rust, official MCP clients, whole deployments'
 	@echo 'make test-rust     the Rust tests alone; also test-clients, test-system'
+	@echo 'make behaviours    which test proves which promised behaviour of which tool; fails while one has none (GAPS=--gaps shows those)'
 	@echo 'make lint          formatting and lints'
 	@echo 'make chaos         a cluster hurt on purpose, four minutes; CHAOS="--nemesis kill-leader" passes options (docs/chaos.md)'
 	@echo 'make chaos-mutants whether that finds bugs that are put into a copy of the product, ten minutes'
@@ -41,6 +42,10 @@ test-clients: setup-test build
 
 test-system: setup-test build
 	python3 tests/run.py system
+
+# Needs no build: it reads the lists and the sources. Not a part of `make test` while there are gaps.
+behaviours:
+	@python3 tests/behaviours/table.py $(GAPS)
 
 lint: setup
 	$(CARGO) fmt --all --check

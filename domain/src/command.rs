@@ -8,8 +8,8 @@ use crate::refusal::Applied;
 use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
-    approval, attestation, client, codec, config_audit, constraint, coord, decision, fact, flag, graph, handoff, identity, key_ring,
-    observation, orchestrator, passport, punchcard, session, usage, work,
+    acknowledgement, approval, attestation, client, codec, config_audit, constraint, coord, decision, execplan, fact, flag, graph, handoff,
+    identity, key_ring, observation, orchestrator, passport, punchcard, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -101,4 +101,7 @@ commands! {
     AttachMember(orchestrator::AttachMember) -> orchestrator::OrchestratorView,
     DetachMember(orchestrator::DetachMember) -> orchestrator::OrchestratorView,
     AddUsage(usage::AddUsage) -> usage::UsageAdded,
+    OpenPlan(session_plan::OpenPlan) -> session_plan::PlanOpened,
+    AcknowledgeUse(acknowledgement::AcknowledgeUse) -> acknowledgement::UseAcknowledged,
+    PassGate(execplan::PassGate) -> execplan::GatePassed,
 }

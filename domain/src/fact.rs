@@ -21,6 +21,7 @@
 
 mod adopt;
 mod consolidate;
+mod consulted;
 mod entities;
 mod export;
 mod freshness;
@@ -42,6 +43,8 @@ use serde_json::json;
 
 pub(crate) use self::adopt::{Adopted, Conflict, OnConflict, adopt};
 pub use self::consolidate::{ConsolidateFacts, Contradiction, Contradictions, FactsConsolidated, FindContradictions};
+pub use self::consulted::ConsultedFact;
+pub(crate) use self::consulted::{Consulted, consulted};
 pub use self::entities::{Entities, ListEntities};
 pub use self::export::{
     ExportFacts, ExportRecorded, ExportScope, ExportStarted, ExportedFact, ExportedFacts, GetExport, RecordExport, SignedExport,

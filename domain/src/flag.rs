@@ -104,8 +104,29 @@ pub const C2PA_OUTPUT: Definition = Definition { name: "CORECRUXD_FEATURE_C2PA_O
 pub const CUSTODY_AUDIT: Definition =
     Definition { name: "CRUX_CONTEXT_CUSTODY_AUDIT", default: "on", words: &[], about: "context_custody_audit" };
 
+pub const AUTONOMY_CONTRACT: Definition =
+    Definition { name: "CORECRUXD_FEATURE_AUTONOMY_CONTRACT", default: "on", words: &[], about: "autonomy_contract" };
+pub const REUSE_CHECK: Definition = Definition { name: "CORECRUXD_FEATURE_REUSE_CHECK", default: "on", words: &[], about: "reuse_check" };
+pub const ENGRAMS: Definition = Definition { name: "CORECRUXD_FEATURE_ENGRAM_MCP", default: "on", words: &[], about: "engram_resolve" };
+pub const MEMORY_ACK: Definition =
+    Definition { name: "CORECRUXD_FEATURE_MEMORY_ACK", default: "on", words: &[], about: "memory_acknowledge_use" };
+/// Off, a session begins with whatever passport there is.
+pub const AGENT_PASSPORTS: Definition = Definition {
+    name: "CORECRUXD_AGENT_PASSPORTS",
+    default: "on",
+    words: &[],
+    about: "whether cuecrux_session issues the caller's passport if it has none yet",
+};
+/// What `tools/list` shows at `/mcp/crux`; what is not listed can be called all the same.
+pub const TOOL_SURFACE: Definition = Definition {
+    name: "CORECRUXD_TOOL_SURFACE",
+    default: "full",
+    words: &["full", "minimal", "dynamic"],
+    about: "full lists every tool; minimal the few that every session needs; dynamic these, and those that fit the caller's intent",
+};
+
 /// All flags that are replicated.
-pub const ALL: [Definition; 18] = [
+pub const ALL: [Definition; 24] = [
     PUNCHCARD,
     APPROVAL_QUEUE,
     RECEIPT_VERIFY,
@@ -124,10 +145,16 @@ pub const ALL: [Definition; 18] = [
     IDENTITY_CONTINUITY,
     ORCHESTRATORS,
     SESSION_TOKEN_BUDGET,
+    AUTONOMY_CONTRACT,
+    REUSE_CHECK,
+    ENGRAMS,
+    MEMORY_ACK,
+    AGENT_PASSPORTS,
+    TOOL_SURFACE,
 ];
 
 /// Flags whose tools answer `CAPABILITY_DENIED` while they are off, as documented; the others answer -32030.
-pub(crate) const DENYING: [Definition; 5] = [MEMORY_PANEL, FRESHNESS, CONSOLIDATION, AUDIT_EXPORT, C2PA_OUTPUT];
+pub(crate) const DENYING: [Definition; 7] = [MEMORY_PANEL, FRESHNESS, CONSOLIDATION, AUDIT_EXPORT, C2PA_OUTPUT, REUSE_CHECK, ENGRAMS];
 
 /// Flags whose tools answer -32601 while they are off, as documented.
 pub(crate) const ABSENT: [Definition; 2] = [MINT_REQUESTS, IDENTITY_CONTINUITY];
@@ -254,5 +281,39 @@ impl GetFlags {
             flags.push(FlagSet { name: flag.name.into(), value: value(view, flag)? });
         }
         Ok(Ok(Flags { flags }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flag_reads_the_same_words_and_refuses_others() {
+        let switches = ALL.into_iter().filter(|flag| flag.words.is_empty() && flag.number().is_none());
+        for flag in switches {
+            for (words, value) in [(["1", "true", "YES", " On "], "on"), (["0", "False", "no", "OFF"], "off")] {
+                assert!(words.iter().all(|word| flag.parse(word).as_deref() == Ok(value)), "{}", flag.name);
+            }
+            for word in ["", "enabled", "2", "y"] {
+                let told = flag.parse(word).unwrap_err();
+                assert_eq!(told, format!("{} takes 1, true, yes, on or 0, false, no, off, not `{word}`", flag.name));
+            }
+        }
+    }
+
+    #[test]
+    fn a_flag_of_words_or_of_a_number_names_what_it_takes() {
+        assert_eq!(TOOL_SURFACE.parse("Dynamic").as_deref(), Ok("dynamic"));
+        assert_eq!(TOOL_SURFACE.parse("all").unwrap_err(), "CORECRUXD_TOOL_SURFACE takes one of full, minimal, dynamic, not `all`");
+        let told = COORD_PRESENCE.parse("5").unwrap_err();
+        assert_eq!(told, "CORECRUXD_COORD_PRESENCE_TTL_SECS takes seconds from 60 to 86400, not `5`");
+        assert!(ALL.iter().all(|flag| flag.parse(flag.default).as_deref() == Ok(flag.default)), "a default is a word of its flag");
+    }
+
+    #[test]
+    fn no_two_flags_have_one_name() {
+        let names: std::collections::BTreeSet<&str> = ALL.iter().map(|flag| flag.name).collect();
+        assert_eq!(names.len(), ALL.len());
     }
 }

@@ -107,6 +107,12 @@ pub(crate) fn check_self(caller: &Principal, field: &str, claim: &str) -> Option
     (claim != caller.passport).then(|| Refusal::Denied { problem: problem() })
 }
 
+/// Whether the caller has a passport of its own. The machine itself has none.
+pub(crate) fn is_there(view: &(impl Read + ?Sized), caller: &Principal) -> Result<bool, StorageError> {
+    let passport: Option<Passport> = view.get(&caller.tenant, &Key::new().text(&caller.passport))?;
+    Ok(passport.is_some())
+}
+
 /// Whether the caller's moves of work wait for a person.
 pub(crate) fn is_gated(view: &(impl Read + ?Sized), caller: &Principal) -> Result<bool, StorageError> {
     let passport: Option<Passport> = view.get(&caller.tenant, &Key::new().text(&caller.passport))?;

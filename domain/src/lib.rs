@@ -6,10 +6,11 @@
 //!
 //! Reading order: [`machine`] (the path of one entry), [`tx`] and [`record`] (how state is reached), then one module per kind
 //! of record: [`fact`], [`decision`], [`punchcard`], [`approval`], [`receipt`], [`observation`], [`session`], [`identity`],
-//! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`]. [`command`] and [`query`]
-//! are the two lists that everything else in the product goes through; [`refusal`] is every way to say no; [`lineage`] is what a
-//! restore does to a state.
+//! [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`client`], [`session_plan`],
+//! [`acknowledgement`]. [`command`] and [`query`] are the two lists that everything else in the product goes through; [`refusal`]
+//! is every way to say no; [`lineage`] is what a restore does to a state.
 
+pub mod acknowledgement;
 pub(crate) mod action;
 pub mod approval;
 pub mod attestation;
@@ -22,6 +23,7 @@ pub(crate) mod cursor;
 mod deadline;
 pub mod decision;
 pub mod event;
+pub mod execplan;
 pub mod fact;
 pub mod flag;
 pub mod graph;
@@ -44,6 +46,7 @@ pub mod record;
 pub mod refusal;
 pub mod resource;
 pub mod session;
+pub mod session_plan;
 pub mod stamp;
 #[cfg(test)]
 mod transcript;

@@ -141,3 +141,21 @@ pub const COORD_TTL_S_DEFAULT: u64 = 4 * 60 * 60;
 pub const COORD_TTL_S_MAX: u64 = 24 * 60 * 60;
 /// Cards that are told of one session.
 pub const COORD_LEASES_SHOWN: usize = 5;
+
+/// How long a session's plan, and the intent that it declares, count.
+pub const PLAN_TTL_MS: u64 = 60 * 60 * 1_000;
+/// Earlier plans that a plan's chain goes back to.
+pub const PLAN_CHAIN_MAX: usize = 8;
+
+/// Facts, and chunks, that one turn acknowledges, and the bytes of the facts' rows that its reply shows.
+pub const ACKNOWLEDGED_MAX: usize = 100;
+pub const ACKNOWLEDGED_ROWS_BYTES: usize = 24 * 1024;
+
+/// Artefacts that one milestone's gate names.
+pub const GATE_ARTIFACTS_MAX: usize = 100;
+
+/// Capabilities that a check for reuse answers at the most, and the bytes of their rows.
+pub const REUSE_CANDIDATES_MAX: usize = 50;
+pub const REUSE_ROWS_BYTES: usize = 12 * 1024;
+/// Files that it shows of one capability.
+pub const REUSE_FILES_SHOWN: usize = 10;

@@ -8,7 +8,7 @@ use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
     approval, client, codec, config_audit, constraint, coord, fact, flag, graph, identity, key_ring, observation, orchestrator, punchcard,
-    receipt, session, usage, work,
+    receipt, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -100,6 +100,8 @@ queries! {
     FindFeatureFiles(graph::feature::FindFeatureFiles) -> graph::feature::FeatureFilesFound,
     ListOrchestrators(orchestrator::ListOrchestrators) -> orchestrator::Orchestrators,
     GetUsage(usage::GetUsage) -> usage::Usage,
+    GetIntent(session_plan::GetIntent) -> session_plan::DeclaredIntent,
+    FindReuse(graph::feature::FindReuse) -> graph::feature::ReuseFound,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

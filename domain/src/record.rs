@@ -98,6 +98,9 @@ pub enum Kind {
     ReceiptById = 160,
     ObservationById = 161,
     ObservationByProvider = 162,
+    // Records
+    SessionPlan = 190,
+    TurnUse = 191,
 }
 
 /// The tenant name under which cluster-wide state lives. It can't be a tenant: names are not empty.

@@ -10,6 +10,8 @@ use quorate_domain::identity::key_fingerprint;
 use quorate_link::Files;
 use serde::{Deserialize, Serialize};
 
+use crate::update::Source;
+
 /// Configuration of one gateway.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -51,6 +53,11 @@ pub struct Config {
     /// Folder for audit exports, made when it is missing; none by default, and then `audit_export_bundle` is refused. Whoever reads
     /// it reads the team's facts, so files are their owner's alone.
     pub audit_export_dir: Option<PathBuf>,
+    /// A clone of this program's source on the gateway's machine, which `update_status` compares the running program with; none
+    /// by default. It is only read, with `git`, and never brought up to date from here.
+    pub update_checkout: Option<PathBuf>,
+    /// What of that clone it is compared with; `origin/main` by default.
+    pub update_ref: String,
     /// How long one call may take, retries included, in ms; 25,000 by default, 1,000 to 300,000. Shorter than an election (a
     /// second or two): calls fail while a leader is replaced. Longer than the clients' own timeout: they give up first.
     pub call_deadline_ms: u64,
@@ -93,6 +100,8 @@ impl Default for Config {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             audit_export_dir: None,
+            update_checkout: None,
+            update_ref: "origin/main".into(),
             call_deadline_ms: 25_000,
             calls_max: 4_096,
             connections_max: 4_096,
@@ -130,6 +139,7 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     pub allowed_origins: Vec<String>,
     pub audit_export_dir: Option<PathBuf>,
+    pub update_source: Option<Source>,
     pub call_deadline: Duration,
     pub calls_max: usize,
     pub patience: Patience,
@@ -182,6 +192,10 @@ impl Config {
             Ok(folder) => folder,
             Err(error) => return wrong("audit_export_dir", format!("names no folder: {error}")),
         };
+        if self.update_ref.is_empty() || self.update_ref.chars().any(|letter| letter.is_control() || letter.is_whitespace()) {
+            return wrong("update_ref", format!("is no reference such as origin/main: `{}`", self.update_ref));
+        }
+        let update_source = self.update_checkout.map(|checkout| Source { checkout, reference: self.update_ref.clone() });
         if !(1_000..=300_000).contains(&self.call_deadline_ms) {
             return wrong("call_deadline_ms", format!("is 1,000 to 300,000, not {}", self.call_deadline_ms));
         }
@@ -215,6 +229,7 @@ impl Config {
             allowed_hosts: self.allowed_hosts,
             allowed_origins: self.allowed_origins,
             audit_export_dir,
+            update_source,
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,
             drain: Duration::from_millis(self.drain_ms),

@@ -37,6 +37,7 @@ pub fn listing() -> Listing {
         callable: tools.clone(),
         tools,
         is_short: false,
+        is_shaped: false,
         library: Arc::new(library()),
         prompts: Arc::new(prompts()),
         anonymous: Some(Arc::new(anonymous)),

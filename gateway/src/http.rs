@@ -19,8 +19,9 @@ use crate::edge::{self, BodyError};
 use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
 use crate::proofs;
+use crate::registry::Tool;
 use crate::server::App;
-use crate::tools::approvals::word;
+use crate::tools::approvals::{ApprovalDecide, ApprovalRequest, word};
 use crate::tools::observations::{self, Told};
 
 /// Where the log stood.
@@ -175,6 +176,9 @@ pub fn refusal(error: &CallError) -> Response<Body> {
 
 // ------------------------------------------------------------------ approvals
 
+/// Who decides approvals, or asks for them, sees them.
+pub const APPROVAL_SCOPES: [&str; 2] = [ApprovalDecide::SCOPE, ApprovalRequest::SCOPE];
+
 /// `GET /v1/approvals?status=pending&limit=&cursor=`: what waits for a decision, or with `status=all` everything.
 pub async fn approvals(app: &Arc<App>, query: &[(String, String)], headers: &HeaderMap) -> Response<Body> {
     let deadline = Instant::now() + app.settings.call_deadline;
@@ -194,9 +198,8 @@ async fn list_approvals(
     deadline: Instant,
 ) -> Result<Value, CallError> {
     let caller = caller.ok_or(CallError::Unauthenticated)?;
-    let scopes = ["crux-mcp.approval_decide", "crux-mcp.approval_request"];
-    if !scopes.iter().any(|scope| caller.may(scope)) {
-        return Err(CallError::MissingScope { scope: scopes[0].into() });
+    if !APPROVAL_SCOPES.iter().any(|scope| caller.may(scope)) {
+        return Err(CallError::MissingScope { scope: APPROVAL_SCOPES[0].into() });
     }
     let mut list = ListApprovals { pending_only: true, limit: LIST_DEFAULT as u64, cursor: None };
     for (name, value) in query {

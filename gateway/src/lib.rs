@@ -7,7 +7,8 @@
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
 //! [`mcp`], [`http`] and [`proofs`] (how they are called), [`call`] (what goes wrong, and what the caller reads), [`cluster`] (how a call
 //! reaches the leader), [`events`] and [`sse`] (what a change sets off), [`auth`] and [`session`] (who is calling), [`keys`] (who
-//! signs), [`hook`] (the edit guard), [`profile`], [`docs`], [`metrics`].
+//! signs), [`hook`] (the edit guard), [`routes`] and [`egress`] (what is let in and out), [`surface`] and [`profile`] (what is listed),
+//! [`update`], [`docs`], [`metrics`].
 
 pub mod auth;
 pub mod call;
@@ -17,6 +18,7 @@ mod conformance;
 pub mod connection;
 pub mod docs;
 pub mod edge;
+pub mod egress;
 pub mod events;
 pub mod hook;
 pub mod http;
@@ -27,11 +29,14 @@ pub mod metrics;
 pub mod profile;
 pub mod proofs;
 pub mod registry;
+pub mod routes;
 pub mod schema;
 pub mod server;
 pub mod session;
 pub mod sse;
+pub mod surface;
 pub mod tools;
+pub mod update;
 pub mod usage;
 
 pub use config::{Config, ConfigError};

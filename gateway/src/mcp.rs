@@ -104,6 +104,8 @@ pub struct Listing {
     /// What it lists, in short or in full.
     pub tools: Catalog,
     pub is_short: bool,
+    /// Whether a flag and the caller's intent may narrow the list.
+    pub is_shaped: bool,
     /// What can be called: an address only decides what is listed.
     pub callable: Catalog,
     pub library: Arc<Library>,
@@ -117,9 +119,10 @@ pub struct Listing {
 impl Listing {
     /// The same address with a shorter list of tools.
     pub fn only(&self, tools: Catalog) -> Self {
-        let Self { is_short, callable, library, prompts, anonymous, lists_change, .. } = self;
-        let (callable, library, prompts) = (callable.clone(), library.clone(), prompts.clone());
-        Self { tools, is_short: *is_short, callable, library, prompts, anonymous: anonymous.clone(), lists_change: *lists_change }
+        let (callable, library, prompts, anonymous) =
+            (self.callable.clone(), self.library.clone(), self.prompts.clone(), self.anonymous.clone());
+        let Self { is_short, is_shaped, lists_change, .. } = *self;
+        Self { tools, is_short, is_shaped, callable, library, prompts, anonymous, lists_change }
     }
 
     fn capabilities(&self, stateless: bool) -> Value {
@@ -719,14 +722,14 @@ impl Sender<'_> {
 
     /// `Err` is a method that there is not.
     async fn common(&self, era: &Era, id: &Value, message: Message, may_stream: bool) -> Result<Outgoing, String> {
-        let pages = |name, of: &str, rows: &[String]| list(era, id, name, of, rows, &message);
+        let pages = |name, of: &str, rows: &[String]| list(era, id, name, of, rows, &message, "public");
         let listing = self.listing;
         Ok(match message.method.as_str() {
             "tools/list" => {
-                let entries = self.app.listed(&listing.tools).await;
+                let (entries, is_own) = self.app.listed(listing, self.caller.as_deref()).await;
                 let tools: Vec<&String> =
                     entries.iter().map(|entry| if listing.is_short { &entry.listed_short } else { &entry.listed }).collect();
-                list(era, id, "tools", "tools", &tools, &message)
+                list(era, id, "tools", "tools", &tools, &message, if is_own { "private" } else { "public" })
             }
             "prompts/list" => {
                 pages("prompts", "prompts", &listing.prompts.iter().map(|prompt| prompt.listed().to_string()).collect::<Vec<_>>())
@@ -927,8 +930,8 @@ impl Sender<'_> {
     }
 }
 
-/// A page of a list, from the request's cursor on. Rows are JSON.
-fn list(era: &Era, id: &Value, name: &str, of: &str, rows: &[impl AsRef<str>], message: &Message) -> Outgoing {
+/// A page of a list, from the request's cursor on. Rows are JSON; `scope` tells who may be shown a kept copy.
+fn list(era: &Era, id: &Value, name: &str, of: &str, rows: &[impl AsRef<str>], message: &Message, scope: &str) -> Outgoing {
     let start = match message.params.get("cursor") {
         None | Some(Value::Null) => Some(0),
         Some(cursor) => cursor.as_str().and_then(|cursor| read_cursor(of, cursor)).filter(|start| *start < rows.len()),
@@ -948,7 +951,7 @@ fn list(era: &Era, id: &Value, name: &str, of: &str, rows: &[impl AsRef<str>], m
         result.push_str(&format!(",\"nextCursor\":\"{}\"", write_cursor(of, start + LIST_PAGE)));
     }
     if era.is_stateless() {
-        result.push_str(&format!(",\"resultType\":\"complete\",\"ttlMs\":{LIST_TTL_MS},\"cacheScope\":\"public\""));
+        result.push_str(&format!(",\"resultType\":\"complete\",\"ttlMs\":{LIST_TTL_MS},\"cacheScope\":\"{scope}\""));
     }
     result.push('}');
     Outgoing::result(id, &result)

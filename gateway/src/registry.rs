@@ -47,6 +47,10 @@ pub trait Tool: DeserializeOwned + JsonSchema + Send + 'static {
 
     /// The switch with which it is listed; `None` for nearly all, which are always.
     const LISTED_WITH: Option<Definition> = None;
+    /// The switch without which it does nothing. The rules refuse by it; here it is told.
+    const SWITCH: Option<Definition> = None;
+    /// Arguments of which a 0 is taken for none, below what their schema tells.
+    const ZERO_IS_NONE: &'static [&'static str] = &[];
 
     type Output: Serialize + JsonSchema + Send;
 
@@ -99,7 +103,9 @@ pub struct Entry {
     pub calls: Calls,
     /// The switch with which it is listed.
     pub listed_with: Option<Definition>,
-    /// As `tools/list` shows it, in JSON.
+    /// The switch without which it does nothing.
+    pub switch: Option<Definition>,
+    /// As `tools/list` shows it, in JSON. Its description ends with the catalog's hint, if that has one.
     pub listed: String,
     /// The same without what the fields of the answer mean, which who reads an answer sees for itself: for lists that stand
     /// before a model all the time.
@@ -108,12 +114,14 @@ pub struct Entry {
     pub mirrored: Vec<(String, String)>,
     anonymous: bool,
     judged_late: &'static [&'static str],
+    zero_is_none: &'static [&'static str],
     validator: jsonschema::Validator,
     run: Run,
 }
 
 impl Entry {
-    fn of<T: Tool>() -> Self {
+    /// `hint` is added to the description where the whole of it is listed.
+    fn of<T: Tool>(hint: Option<&str>) -> Self {
         let mut input = schema::flat::<T>();
         let description = take_description(&mut input);
         let mutating = T::EFFECT != Effect::Read;
@@ -125,7 +133,7 @@ impl Entry {
         input["additionalProperties"] = Value::Bool(false);
         let mut output = schema::flat::<T::Output>();
         take_description(&mut output);
-        let listed = json!({
+        let mut listed = json!({
             "name": T::NAME,
             "title": T::TITLE,
             "description": description,
@@ -139,12 +147,16 @@ impl Entry {
                 "openWorldHint": false,
             },
         });
+        let listed_short = short(listed.clone()).to_string();
+        if let Some(hint) = hint {
+            listed["description"] = format!("{description} {hint}").into();
+        }
         Self {
             name: T::NAME,
             title: T::TITLE,
             description,
             listed: listed.to_string(),
-            listed_short: short(listed).to_string(),
+            listed_short,
             scope: T::SCOPE,
             effect: T::EFFECT,
             idempotent: T::IDEMPOTENT,
@@ -156,9 +168,11 @@ impl Entry {
             example: T::example(),
             calls: Calls::default(),
             listed_with: T::LISTED_WITH,
+            switch: T::SWITCH.or(T::LISTED_WITH),
             mirrored: Vec::new(),
             anonymous: T::ANONYMOUS,
             judged_late: T::JUDGED_LATE,
+            zero_is_none: T::ZERO_IS_NONE,
             run: Box::new(|arguments, ctx, cluster| {
                 Box::pin(async move {
                     let tool: T = serde_json::from_value(arguments).map_err(|error| {
@@ -198,7 +212,9 @@ impl Entry {
             calls: Calls::default(),
             anonymous: false,
             judged_late: &[],
+            zero_is_none: &[],
             listed_with: None,
+            switch: None,
             run: Box::new(move |arguments, ctx, _| {
                 Box::pin(async move {
                     let content = run(arguments, ctx).await?;
@@ -231,6 +247,9 @@ impl Entry {
                 return Err(CallError::MissingScope { scope: self.scope.into() });
             }
             _ => {}
+        }
+        if let Value::Object(arguments) = &mut arguments {
+            arguments.retain(|name, value| !self.zero_is_none.contains(&name.as_str()) || value.as_f64() != Some(0.0));
         }
         self.check(&mut arguments)?;
         if let (true, Value::Object(arguments)) = (self.is_mutating(), &mut arguments) {
@@ -299,19 +318,21 @@ impl Entry {
 }
 
 fn short(mut listed: Value) -> Value {
-    fn bare(schema: &mut Value) {
-        match schema {
-            Value::Object(fields) => {
-                // A property of that name is an object.
-                fields.retain(|name, value| name != "description" || !value.is_string());
-                fields.values_mut().for_each(bare);
-            }
-            Value::Array(items) => items.iter_mut().for_each(bare),
-            _ => {}
-        }
-    }
     bare(&mut listed["outputSchema"]);
     listed
+}
+
+/// Takes the descriptions out of a schema.
+pub fn bare(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            // A property of that name is an object.
+            fields.retain(|name, value| name != "description" || !value.is_string());
+            fields.values_mut().for_each(bare);
+        }
+        Value::Array(items) => items.iter_mut().for_each(bare),
+        _ => {}
+    }
 }
 
 fn take_description(schema: &mut Value) -> String {
@@ -467,12 +488,19 @@ pub struct Plain {
 pub struct Catalog {
     entries: Vec<Arc<Entry>>,
     by_name: BTreeMap<&'static str, usize>,
+    hint: Option<&'static str>,
 }
 
 impl Catalog {
     /// Adds a tool at the end.
     pub fn with<T: Tool>(self) -> Self {
-        self.and(Arc::new(Entry::of::<T>()))
+        let entry = Entry::of::<T>(self.hint);
+        self.and(Arc::new(entry))
+    }
+
+    /// Ends the descriptions of all tools that are added from here on with this sentence.
+    pub fn hinting(self, hint: &'static str) -> Self {
+        Self { hint: Some(hint), ..self }
     }
 
     /// Adds a plain tool at the end.

@@ -12,9 +12,10 @@ use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::routing::{any, get, post};
 use ed25519_dalek::VerifyingKey;
-use quorate_domain::flag::{Definition, GetFlags};
-use quorate_domain::identity;
+use quorate_domain::flag::{Definition, Flags, GetFlags};
 use quorate_domain::refusal::shown;
+use quorate_domain::session_plan::GetIntent;
+use quorate_domain::{Principal, identity};
 use quorate_link::{Expiry, FileError, Front, Link, Mutual, Reloading, Role, exposition};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -33,8 +34,12 @@ use crate::mcp::resources::{self, Library};
 use crate::mcp::{ListChange, Listing};
 use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry};
+use crate::routes::{Access, Route, Routes};
 use crate::session::Sessions;
+use crate::surface;
+use crate::tools::hardening::Posture;
 use crate::tools::observations::Batch;
+use crate::update::Updates;
 use crate::usage::{self, Meter};
 use crate::{conformance, connection, events, hook, http, mcp, metrics, proofs, tools};
 
@@ -52,6 +57,10 @@ pub struct Services {
     /// Says which list has changed. Those of the product change with the program alone.
     pub list_changes: broadcast::Sender<ListChange>,
     pub meter: Meter,
+    /// The addresses that it serves, with their gates.
+    pub routes: Vec<Route>,
+    pub posture: Posture,
+    pub updates: Updates,
 }
 
 impl Services {
@@ -62,7 +71,28 @@ impl Services {
         let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
         let (index, meter) = (Index::of(&tools), Meter::default());
-        Self { sessions, passport_keys, receipt_keys, index, tools, audit_export_dir, list_changes, meter }
+        let routes = open_routes().table.into_iter().chain(guarded_routes().table).collect();
+        let (posture, updates) = (posture(settings), Updates::new(settings.update_source.clone()));
+        Self { sessions, passport_keys, receipt_keys, index, tools, audit_export_dir, list_changes, meter, routes, posture, updates }
+    }
+}
+
+fn posture(settings: &Settings) -> Posture {
+    let is_here = |address: &String| {
+        let address = address.split("://").last().unwrap_or_default();
+        address.starts_with("localhost:") || address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+    };
+    Posture {
+        listens_on_loopback: settings.listen.ip().is_loopback(),
+        front_tls: settings.front.is_some(),
+        nodes_on_loopback: settings.nodes.iter().all(is_here),
+        node_tls: settings.tls.is_some(),
+        cluster_secret: settings.cluster_secret.is_some(),
+        receipt_keys: settings.receipt_keys.len(),
+        allowed_hosts: settings.allowed_hosts.len(),
+        allowed_origins: settings.allowed_origins.len(),
+        export_folder: settings.audit_export_dir.is_some(),
+        conformance: settings.conformance,
     }
 }
 
@@ -104,9 +134,9 @@ impl App {
         let tools = services.tools.clone().and_all(&profile::about_tools());
         let library = Arc::new(resources::library(&tools));
         let prompts = Arc::new(prompts::prompts());
-        let listing = |listed: Catalog, is_short| {
-            let (callable, library, prompts) = (tools.clone(), library.clone(), prompts.clone());
-            Arc::new(Listing { tools: listed, is_short, callable, library, prompts, anonymous: None, lists_change: false })
+        let listing = |listed: Catalog, is_short: bool| {
+            let (callable, library, prompts, is_shaped) = (tools.clone(), library.clone(), prompts.clone(), !is_short);
+            Arc::new(Listing { tools: listed, is_short, is_shaped, callable, library, prompts, anonymous: None, lists_change: false })
         };
         let mut app = Self {
             everyday: listing(tools.only(&EVERYDAY), true),
@@ -132,20 +162,32 @@ impl App {
         Ok(Arc::new(app))
     }
 
-    /// What a list of tools shows: all but those whose switch is off. When the cluster can't tell, switches are taken to be as
-    /// they come.
-    pub async fn listed<'a>(&self, tools: &'a Catalog) -> Vec<&'a Arc<Entry>> {
-        let switched: Vec<Definition> = tools.entries().iter().filter_map(|entry| entry.listed_with).collect();
-        let mut on: Vec<&str> = switched.iter().filter(|flag| flag.default == "on").map(|flag| flag.name).collect();
-        if !switched.is_empty() {
-            let age = Consistency::Stale { max_age_ms: STANDING_STALE_MS_MAX };
-            let asked = self.cluster.read_as(&identity::system(), GetFlags {}, age, Instant::now() + FLAGS_ASKED_FOR).await;
-            if let Ok((known, _)) = asked {
-                let is_on = |flag: &&Definition| known.flags.iter().any(|set| set.name == flag.name && set.value == "on");
-                on = switched.iter().filter(is_on).map(|flag| flag.name).collect();
-            }
+    /// What a list of tools shows: all but those whose switch is off, and of a whole catalog no more than the flag of the surface
+    /// and the caller's intent let through. When the cluster can't tell, flags are taken to be as they come. Also whether the
+    /// list is this caller's alone.
+    pub async fn listed<'a>(&self, listing: &'a Listing, caller: Option<&Principal>) -> (Vec<&'a Arc<Entry>>, bool) {
+        let entries = listing.tools.entries();
+        if !listing.is_shaped && entries.iter().all(|entry| entry.listed_with.is_none()) {
+            return (entries.iter().collect(), false);
         }
-        tools.entries().iter().filter(|entry| entry.listed_with.is_none_or(|flag| on.contains(&flag.name))).collect()
+        let until = Instant::now() + FLAGS_ASKED_FOR;
+        let age = Consistency::Stale { max_age_ms: STANDING_STALE_MS_MAX };
+        let asked = self.cluster.read_as(&identity::system(), GetFlags {}, age, until).await;
+        let flags = asked.map_or_else(|_| Flags { flags: Vec::new() }, |(flags, _)| flags);
+        let is_on = |flag: Definition| surface::value(&flags, flag) == "on";
+        let tools: Vec<&Arc<Entry>> = entries.iter().filter(|entry| entry.listed_with.is_none_or(is_on)).collect();
+        if !listing.is_shaped || !surface::is_narrow(&flags) {
+            return (tools, false);
+        }
+        let intent = match caller.filter(|_| surface::asks_for_intent(&flags)) {
+            None => None,
+            // As of now: the caller may just have declared it.
+            Some(caller) => match self.cluster.read_as(caller, GetIntent {}, Consistency::Linearizable, until).await {
+                Ok((declared, _)) => declared.intent,
+                Err(_) => return (tools, true),
+            },
+        };
+        (surface::narrowed(&tools, intent.as_deref()), true)
     }
 
     /// Runs a tool, if there is room for one more call.
@@ -298,35 +340,46 @@ fn connections_possible(asked: usize) -> usize {
     asked.min(usize::try_from(files.saturating_sub(FILES_BESIDES)).unwrap_or(usize::MAX)).max(2)
 }
 
+/// What operators' machines look at.
+fn open_routes() -> Routes<Arc<App>> {
+    Routes::new().route("/livez", Access::Open, get(|| async { "ok\n" })).route("/readyz", Access::Open, get(readyz)).route(
+        "/metrics",
+        Access::Open,
+        get(metrics_page),
+    )
+}
+
+/// What is served to hosts and origins that are let in.
+fn guarded_routes() -> Routes<Arc<App>> {
+    use Access::{AnyScope, Open, ScopeOfTool, Token};
+    const RECEIPTS: Access = AnyScope(&[tools::receipts::SCOPE]);
+    const TELLING: Access = AnyScope(&[tools::observations::TELLING]);
+    const GUARD: Access = AnyScope(&[hook::guard::CHECK]);
+    Routes::new()
+        .route("/mcp", ScopeOfTool, post(everyday).get(everyday_stream).delete(everyday_end).fallback(only_post))
+        .route("/mcp/crux", ScopeOfTool, post(crux).get(crux_stream).delete(crux_end).fallback(only_post))
+        .route("/mcp/conformance", Open, any(conformance_suite))
+        .route("/sse", Token, get(old_stream))
+        .route("/sse/message", ScopeOfTool, post(old_message).fallback(only_post))
+        .route("/v1/tools/crux/{tool}", ScopeOfTool, post(call_tool).fallback(only_post))
+        .route("/v1/approvals", AnyScope(&http::APPROVAL_SCOPES), get(approvals))
+        .route("/v1/receipts/{id}", RECEIPTS, get(receipt))
+        .route("/v1/log/head", RECEIPTS, get(log_head))
+        .route("/v1/log/keys", RECEIPTS, get(log_keys))
+        .route("/v1/log/proof/inclusion", RECEIPTS, get(log_inclusion))
+        .route("/v1/log/proof/consistency", RECEIPTS, get(log_consistency))
+        .route("/v1/sessions/{id}/observations", TELLING, post(observe))
+        .route("/v1/sessions/{id}/observations/batch", TELLING, post(observe_batch))
+        .route("/v1/output/verify", Token, post(verify_output).fallback(only_post))
+        .route("/v1/events", AnyScope(&[events::SCOPE]), get(follow_events))
+        .route("/v1/guard", GUARD, post(guard).fallback(only_post))
+        .route("/v1/hook/claude-code", GUARD, post(hook_claude_code).fallback(only_post))
+        .route("/v1/openapi.json", Open, get(openapi))
+}
+
 fn router(app: Arc<App>) -> Router {
-    let guarded = Router::new()
-        .route("/mcp", post(everyday).get(everyday_stream).delete(everyday_end).fallback(only_post))
-        .route("/mcp/crux", post(crux).get(crux_stream).delete(crux_end).fallback(only_post))
-        .route("/mcp/conformance", any(conformance_suite))
-        .route("/sse", get(old_stream))
-        .route("/sse/message", post(old_message).fallback(only_post))
-        .route("/v1/tools/crux/{tool}", post(call_tool).fallback(only_post))
-        .route("/v1/approvals", get(approvals))
-        .route("/v1/receipts/{id}", get(receipt))
-        .route("/v1/log/head", get(log_head))
-        .route("/v1/log/keys", get(log_keys))
-        .route("/v1/log/proof/inclusion", get(log_inclusion))
-        .route("/v1/log/proof/consistency", get(log_consistency))
-        .route("/v1/sessions/{id}/observations", post(observe))
-        .route("/v1/sessions/{id}/observations/batch", post(observe_batch))
-        .route("/v1/output/verify", post(verify_output).fallback(only_post))
-        .route("/v1/events", get(follow_events))
-        .route("/v1/guard", post(guard).fallback(only_post))
-        .route("/v1/hook/claude-code", post(hook_claude_code).fallback(only_post))
-        .route("/v1/openapi.json", get(openapi))
-        .layer(middleware::from_fn_with_state(app.clone(), check_doors));
-    Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics_page))
-        .merge(guarded)
-        .fallback(nowhere)
-        .with_state(app)
+    let guarded = guarded_routes().router.layer(middleware::from_fn_with_state(app.clone(), check_doors));
+    open_routes().router.merge(guarded).fallback(nowhere).with_state(app)
 }
 
 async fn check_doors(State(app): State<Arc<App>>, request: Request, next: Next) -> Response<Body> {

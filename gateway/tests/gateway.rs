@@ -2,6 +2,8 @@
 
 mod connections;
 mod fake;
+mod handshake;
+mod promises;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -1130,6 +1132,23 @@ async fn every_answer_fits_its_schema() {
     assert_eq!(device["capabilities_subset"], json!(["facts:read"]));
     let revoked = run(&operator, "revoke_passport", json!({ "target_passport": "agent-b", "reason": "lost laptop" })).await;
     assert_eq!(run(&a(), "receipt_verify", json!({ "receipt_id": revoked["receipt_id"] })).await["verified"], true);
+
+    run(&a(), "cuecrux_session", json!({ "intent": "audit_review", "hints": { "want_parent_chain": true } })).await;
+    run(&a(), "autonomy_contract", json!({})).await;
+    run(&a(), "reuse_check", json!({ "tenant_id": "local", "description": "the index of search" })).await;
+    run(&a(), "engram_resolve", json!({})).await;
+    run(&a(), "engram_resolve", json!({ "names": ["code-minimalism@v1"] })).await;
+    run(&a(), "get_bootstrap", json!({ "topic": "errors" })).await;
+    let facts = run(&a(), "query_facts", json!({ "entity": "svc:api" })).await;
+    let told = json!({ "turn_id": "t", "fact_ids": [facts["rows"][0]["fact_id"]], "confidence": 0.5 });
+    assert_eq!(run(&a(), "memory_acknowledge_use", told).await["filtered_count"], 1);
+    run(&a(), "route_access_matrix", json!({})).await;
+    run(&a(), "auth_posture_audit", json!({})).await;
+    run(&a(), "egress_policy_check", json!({ "target": "https://example.org" })).await;
+    let gate =
+        json!({ "slug": "search", "milestone": "M1", "status": "skipped", "commit_sha": "0", "token_budget": 1, "artifacts": ["a"] });
+    run(&a(), "execplan_gate", gate).await;
+    run(&a(), "update_status", json!({})).await;
 
     let all: std::collections::BTreeSet<&str> = catalog.entries().iter().map(|entry| entry.name).collect();
     assert_eq!(called, all, "every tool was called");

@@ -80,12 +80,14 @@ def spoilt(tool):
             yield f"an empty name as {name}", None, {**good, name: ""}
             yield f"a name of blanks as {name}", None, {**good, name: "   "}
             yield f"a name with a NUL as {name}", None, {**good, name: "a\0b"}
-        if "minimum" in property_schema:
+        if "minimum" in property_schema and (tool["name"], name) not in ZERO_IS_NONE:
             yield "a number below its minimum", name, {**good, name: property_schema["minimum"] - 1}
         if "maximum" in property_schema:
             yield "a number above its maximum", name, {**good, name: property_schema["maximum"] + 1}
 
 
+# Numbers of which a 0 is documented to be taken for none, below the minimum that the schema documents.
+ZERO_IS_NONE = {("autonomy_contract", "token_budget")}
 # Required strings that are content and not names: they may be empty.
 CONTENT = {"value", "query", "action_summary", "reason", "body", "text", "note", "notes", "summary", "rationale"}
 

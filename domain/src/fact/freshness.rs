@@ -31,7 +31,7 @@ use crate::tx::{Read, Tx};
 const FRAME_BYTES: usize = 128;
 
 /// `fresh`, `stale` or `unknown`.
-fn freshness(fact: &Fact, now: UnixMs) -> &'static str {
+pub(super) fn freshness(fact: &Fact, now: UnixMs) -> &'static str {
     match (fact.horizon_class, fact.anchor()) {
         (HorizonClass::None, _) => "fresh",
         (_, anchor) if anchor > now => "unknown",

@@ -50,6 +50,11 @@ pub(super) fn off_panel(owner: &str, entity: &str) -> Option<&'static str> {
     if owner == EVERYONE { reserved.into_iter().find(|prefix| entity.starts_with(prefix)) } else { Some(AGENT) }
 }
 
+/// Whether facts of this place are not told of in what others read: private ones, and those of operations.
+pub(super) fn is_unspoken(owner: &str, entity: &str) -> bool {
+    owner != EVERYONE || OPERATIONS.iter().any(|prefix| entity.starts_with(prefix))
+}
+
 /// The owner of facts that the whole tenant sees. No passport has this name.
 pub(crate) const EVERYONE: &str = "";
 

@@ -15,6 +15,7 @@
 //!
 //! Decisions: a promise that is fully tested is never the weakest one. An audit replaces what the one before said.
 
+mod reuse;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub use self::reuse::{FindReuse, ReuseCandidate, ReuseFound, terms};
 use super::entity::{self, Entity, ROWS_BYTES};
 use super::kind::CAPABILITY;
 use crate::codec;

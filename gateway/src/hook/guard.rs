@@ -23,7 +23,7 @@ use crate::registry::Tool;
 use crate::tools::punchcards::{CheckPunchcard as CheckTool, PunchIn as TakeTool};
 
 /// The tools of the same names do the same by hand, so their scopes are asked for.
-const CHECK: &str = CheckTool::SCOPE;
+pub const CHECK: &str = CheckTool::SCOPE;
 const TAKE: &str = TakeTool::SCOPE;
 /// A lease that the guard takes ends so long after the last edit, in case the session's end is never told.
 const LEASE_MS: u64 = 10 * 60 * 1_000;

@@ -103,6 +103,7 @@ impl Tool for ApprovalRequest {
     const IDEMPOTENT: bool = false;
     // With the feature off the answer is `feature_disabled`, with or without a budget.
     const JUDGED_LATE: &'static [&'static str] = &["token_budget"];
+    const SWITCH: Option<flag::Definition> = Some(flag::APPROVAL_QUEUE);
     type Output = ApprovalRequested;
 
     fn example() -> Value {
@@ -208,6 +209,7 @@ impl Tool for ApprovalDecide {
     const EFFECT: Effect = Effect::Destructive;
     const GROUP: &'static str = group::APPROVALS;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::APPROVAL_QUEUE);
     type Output = ApprovalDecided;
 
     fn example() -> Value {

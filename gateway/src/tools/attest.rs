@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use quorate_domain::attestation::AttestOutput;
+use quorate_domain::flag;
 use quorate_domain::receipt::ProveReceipt;
 use quorate_proof::file::{self, OutputFile};
 use schemars::JsonSchema;
@@ -68,6 +69,7 @@ impl Tool for OutputAttest {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::RECEIPTS;
     const IDEMPOTENT: bool = false;
+    const SWITCH: Option<flag::Definition> = Some(flag::C2PA_OUTPUT);
     type Output = Attested;
 
     fn example() -> Value {

@@ -153,6 +153,7 @@ impl Tool for ContextCustodyAudit {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::AUDIT;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<Definition> = Some(flag::CUSTODY_AUDIT);
     type Output = Scorecard;
 
     fn example() -> Value {

@@ -91,6 +91,7 @@ impl Tool for AuditExportBundle {
     const IDEMPOTENT: bool = false;
     // Its refusal has a message of its own.
     const JUDGED_LATE: &'static [&'static str] = &["token_budget"];
+    const SWITCH: Option<flag::Definition> = Some(flag::AUDIT_EXPORT);
     type Output = Exported;
 
     fn example() -> Value {

@@ -1,6 +1,6 @@
 //! Freshness: how old facts are beside their horizons, and how their clocks are set anew.
 
-use quorate_domain::fact;
+use quorate_domain::{fact, flag};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -104,6 +104,7 @@ impl Tool for MemoryFreshness {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::FRESHNESS);
     type Output = Freshness;
 
     fn example() -> Value {
@@ -179,6 +180,7 @@ impl Tool for MemorySweepCandidates {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::FRESHNESS);
     type Output = SweepCandidates;
 
     fn example() -> Value {
@@ -232,6 +234,7 @@ impl Tool for MemorySetHorizon {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::FRESHNESS);
     type Output = HorizonSet;
 
     fn example() -> Value {
@@ -272,6 +275,7 @@ impl Tool for MemoryReverify {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = false;
+    const SWITCH: Option<flag::Definition> = Some(flag::FRESHNESS);
     type Output = Reverified;
 
     fn example() -> Value {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use quorate_domain::fact;
+use quorate_domain::flag;
 use quorate_domain::limit::LIST_DEFAULT;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -104,6 +105,7 @@ impl Tool for MemoryView {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::MEMORY_PANEL);
     type Output = MemoryFacts;
 
     fn example() -> Value {
@@ -160,6 +162,7 @@ impl Tool for MemoryEdit {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = false;
+    const SWITCH: Option<flag::Definition> = Some(flag::MEMORY_PANEL);
     type Output = MemoryEdited;
 
     fn example() -> Value {
@@ -206,6 +209,7 @@ impl Tool for MemoryPin {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::MEMORY_PANEL);
     type Output = MemoryPinned;
 
     fn example() -> Value {
@@ -269,6 +273,7 @@ impl Tool for MemoryHistory {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::MEMORY_PANEL);
     type Output = MemoryVersions;
 
     fn example() -> Value {
@@ -349,6 +354,7 @@ impl Tool for MemoryContradictions {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::CONSOLIDATION);
     type Output = Contradictions;
 
     fn example() -> Value {
@@ -440,6 +446,7 @@ impl Tool for MemoryConsolidate {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::MEMORY;
     const IDEMPOTENT: bool = false;
+    const SWITCH: Option<flag::Definition> = Some(flag::CONSOLIDATION);
     type Output = Consolidated;
 
     fn example() -> Value {

@@ -3,36 +3,54 @@
 
 use crate::registry::Catalog;
 
+pub mod acknowledge;
 pub mod approvals;
 pub mod attest;
+pub mod autonomy;
+pub mod bootstrap;
 pub mod constraints;
 pub mod custody;
 pub mod decisions;
+pub mod engrams;
 pub mod exports;
 pub mod facts;
 pub mod features;
 pub mod freshness;
 pub mod graph;
 pub mod handoffs;
+pub mod hardening;
 pub mod identity;
 pub mod memory;
 pub mod observations;
 pub mod orchestrators;
 pub mod passports;
+pub mod plan;
 pub mod punchcards;
 pub mod receipts;
+pub mod reuse;
 pub mod sessions;
+pub mod update;
 pub mod usage;
 pub mod work;
+
+/// How descriptions in the whole catalog end: a model that reads one tool learns where to begin.
+const HINT: &str = "Begin a session with `cuecrux_session`.";
 
 /// The whole `crux` catalog, in the contract's order.
 pub fn crux() -> Catalog {
     Catalog::default()
+        .with::<plan::CuecruxSession>()
+        .hinting(HINT)
+        .with::<autonomy::AutonomyContract>()
+        .with::<reuse::ReuseCheck>()
+        .with::<engrams::EngramResolve>()
         .with::<facts::StoreFact>()
         .with::<facts::QueryFacts>()
         .with::<facts::DeleteFact>()
         .with::<facts::ListEntities>()
+        .with::<bootstrap::GetBootstrap>()
         .with::<facts::FactHistory>()
+        .with::<acknowledge::MemoryAcknowledgeUse>()
         .with::<attest::OutputAttest>()
         .with::<memory::MemoryView>()
         .with::<memory::MemoryEdit>()
@@ -51,6 +69,10 @@ pub fn crux() -> Catalog {
         .with::<sessions::DeleteSession>()
         .with::<sessions::ArchiveSession>()
         .with::<sessions::UnarchiveSession>()
+        .with::<hardening::RouteAccessMatrix>()
+        .with::<hardening::ExecplanGate>()
+        .with::<hardening::AuthPostureAudit>()
+        .with::<hardening::EgressPolicyCheck>()
         .with::<observations::ListObservations>()
         .with::<observations::GetObservation>()
         .with::<observations::VerifyObservation>()
@@ -74,6 +96,7 @@ pub fn crux() -> Catalog {
         .with::<passports::PassportSplit>()
         .with::<passports::PassportMerge>()
         .with::<passports::PassportLinkDevice>()
+        .with::<update::UpdateStatus>()
         .with::<custody::ContextCustodyAudit>()
         .with::<work::ListProjects>()
         .with::<work::GetProjectContext>()

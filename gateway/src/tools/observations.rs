@@ -2,6 +2,7 @@
 
 use ed25519_dalek::{Signature, VerifyingKey};
 use quorate_domain::UnixMs;
+use quorate_domain::flag;
 use quorate_domain::limit::OBSERVATIONS_PER_CALL_MAX;
 use quorate_domain::observation::{self, ObservationView};
 use schemars::JsonSchema;
@@ -122,6 +123,7 @@ impl Tool for ListObservations {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::OBSERVATIONS;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::OBSERVE);
     type Output = Observations;
 
     fn example() -> Value {
@@ -166,6 +168,7 @@ impl Tool for GetObservation {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::OBSERVATIONS;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::OBSERVE);
     type Output = Observation;
 
     fn example() -> Value {
@@ -214,6 +217,7 @@ impl Tool for VerifyObservation {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::OBSERVATIONS;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::OBSERVE);
     type Output = ObservationVerified;
 
     fn example() -> Value {

@@ -1,7 +1,7 @@
 //! Orchestrators: what a team brings together for one aim.
 
 use quorate_domain::limit::LIST_DEFAULT;
-use quorate_domain::orchestrator;
+use quorate_domain::{flag, orchestrator};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -151,6 +151,7 @@ impl Tool for CreateOrchestrator {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::ORCHESTRATORS;
     const IDEMPOTENT: bool = false;
+    const SWITCH: Option<flag::Definition> = Some(flag::ORCHESTRATORS);
     type Output = Orchestrator;
 
     fn example() -> Value {
@@ -193,6 +194,7 @@ impl Tool for AttachToOrchestrator {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::ORCHESTRATORS;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::ORCHESTRATORS);
     type Output = Orchestrator;
 
     fn example() -> Value {
@@ -226,6 +228,7 @@ impl Tool for DetachFromOrchestrator {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::ORCHESTRATORS;
     const IDEMPOTENT: bool = false;
+    const SWITCH: Option<flag::Definition> = Some(flag::ORCHESTRATORS);
     type Output = Orchestrator;
 
     fn example() -> Value {
@@ -273,6 +276,7 @@ impl Tool for ListOrchestrators {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::ORCHESTRATORS;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::ORCHESTRATORS);
     type Output = Orchestrators;
 
     fn example() -> Value {
@@ -315,6 +319,7 @@ impl Tool for UpdateOrchestrator {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::ORCHESTRATORS;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::ORCHESTRATORS);
     type Output = Orchestrator;
 
     fn example() -> Value {

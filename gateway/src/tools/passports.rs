@@ -279,6 +279,7 @@ impl Tool for PassportSplit {
     const GROUP: &'static str = group::IDENTITY;
     const IDEMPOTENT: bool = false;
     const JUDGED_LATE: &'static [&'static str] = &["token_budget"];
+    const SWITCH: Option<flag::Definition> = Some(flag::IDENTITY_CONTINUITY);
     type Output = Split;
 
     fn example() -> Value {
@@ -357,6 +358,7 @@ impl Tool for PassportMerge {
     const GROUP: &'static str = group::IDENTITY;
     const IDEMPOTENT: bool = false;
     const JUDGED_LATE: &'static [&'static str] = &["token_budget"];
+    const SWITCH: Option<flag::Definition> = Some(flag::IDENTITY_CONTINUITY);
     type Output = Merged;
 
     fn example() -> Value {
@@ -438,6 +440,7 @@ impl Tool for PassportLinkDevice {
     const GROUP: &'static str = group::IDENTITY;
     const IDEMPOTENT: bool = false;
     const JUDGED_LATE: &'static [&'static str] = &["token_budget"];
+    const SWITCH: Option<flag::Definition> = Some(flag::IDENTITY_CONTINUITY);
     type Output = DeviceLinked;
 
     fn example() -> Value {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use quorate_domain::flag;
 use quorate_domain::limit::{LEASE_WAIT_MS_MAX, LIST_DEFAULT};
 use quorate_domain::punchcard::{self, GetTicket, LeaveQueue, PunchedIn};
 use quorate_domain::refusal::shown;
@@ -177,6 +178,7 @@ impl Tool for PunchIn {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::PUNCHCARDS;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::PUNCHCARD);
     type Output = Granted;
 
     fn example() -> Value {

@@ -82,6 +82,7 @@ impl Tool for ReceiptVerify {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::RECEIPTS;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::RECEIPT_VERIFY);
     type Output = ReceiptVerified;
 
     fn example() -> Value {

@@ -1,7 +1,7 @@
 //! Coordination: projects, the board of work, its feed, and which sessions are at work on what.
 
 use quorate_domain::limit::LIST_DEFAULT;
-use quorate_domain::{UnixMs, coord, punchcard, work};
+use quorate_domain::{UnixMs, coord, flag, punchcard, work};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -661,6 +661,7 @@ impl Tool for StatusFeed {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::WORK;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::STATUS_FEED);
     type Output = Feed;
 
     fn example() -> Value {
@@ -814,6 +815,7 @@ impl Tool for CoordStatus {
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::WORK;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::COORD);
     type Output = Coordination;
 
     fn example() -> Value {
@@ -931,6 +933,7 @@ impl Tool for CoordAnnounce {
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::WORK;
     const IDEMPOTENT: bool = true;
+    const SWITCH: Option<flag::Definition> = Some(flag::COORD);
     type Output = Announced;
 
     fn example() -> Value {

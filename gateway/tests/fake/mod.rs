@@ -43,6 +43,8 @@ struct World {
     faults: BTreeMap<u64, Fault>,
     /// Every proposal that reached a node: node and request id.
     proposals: Vec<(u64, String)>,
+    /// The names of all queries that were asked.
+    queries: Vec<&'static str>,
     /// Events up to here are gone.
     forgotten: u64,
 }
@@ -76,6 +78,7 @@ impl Fake {
             addresses: BTreeMap::new(),
             faults: BTreeMap::new(),
             proposals: Vec::new(),
+            queries: Vec::new(),
             forgotten: 0,
         };
         let signer = Signer::from_hex(RECEIPT_KEY_HEX, "fake").unwrap();
@@ -128,6 +131,10 @@ impl Fake {
         std::mem::take(&mut self.world.lock().unwrap().proposals)
     }
 
+    pub fn queries(&self) -> Vec<&'static str> {
+        self.world.lock().unwrap().queries.clone()
+    }
+
     /// The events so far are gone, for who watches from before this on; answers the revision.
     pub fn forget_events(&self) -> u64 {
         let mut world = self.world.lock().unwrap();
@@ -155,7 +162,8 @@ impl Fake {
 
     fn ask(&self, caller: Principal, query: Query) -> (u64, Result<Vec<u8>, quorate_domain::Refusal>) {
         self.apply(Body::Tick {});
-        let world = self.world.lock().unwrap();
+        let mut world = self.world.lock().unwrap();
+        world.queries.push(query.name());
         let view = Overlay::with_writes(&Nothing, world.writes.clone());
         let clock = Clock::read(&view).unwrap();
         let sign = Signer::of(&query);
