@@ -1,9 +1,10 @@
 //! What has to be true of a run, by what its clients saw.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::workload::{Seen, What};
-use crate::history::Event;
+use crate::history::{Event, Operation, Outcome};
 use crate::invariant::{self, Violation};
 use crate::linear::Linearizability;
 use crate::model::{self, Kind};
@@ -30,11 +31,42 @@ pub fn all(history: &[Event], seen: &[Seen]) -> Vec<String> {
     lines.collect()
 }
 
+/// The history with one event for each request, however often it was sent: it had its effect after the first sending, and before the
+/// first answer.
+fn once(history: &[Event]) -> Vec<Event> {
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut all: Vec<Event> = Vec::with_capacity(history.len());
+    for event in history {
+        let Operation::Store { request, .. } = &event.operation else {
+            all.push(event.clone());
+            continue;
+        };
+        let Some(first) = places.get(request.as_str()).map(|place| &mut all[*place]) else {
+            places.insert(request, all.len());
+            all.push(event.clone());
+            continue;
+        };
+        let is_better = match (&first.outcome, &event.outcome) {
+            // What was refused had no effect at that time, and a later sending may.
+            (Outcome::Stored { .. }, Outcome::Stored { .. }) => event.answered < first.answered,
+            (Outcome::Stored { .. }, _) => false,
+            (_, Outcome::Stored { .. }) => true,
+            (Outcome::Refused, Outcome::Unknown) => true,
+            _ => false,
+        };
+        if is_better {
+            (first.outcome, first.answered) = (event.outcome.clone(), event.answered);
+        }
+    }
+    all
+}
+
 /// **Some order explains it.** Of each fact, session and approval, some order of the operations that keeps to real time explains every
 /// answer. (Not of cards: the clocks drift, and the model of a card knows one clock.)
 fn linearizable(history: &[Event]) -> Vec<Violation> {
     let mut found = Vec::new();
-    for ((kind, object), events) in model::objects(history).into_iter().filter(|((kind, _), _)| *kind != Kind::Lease) {
+    let history = once(history);
+    for ((kind, object), events) in model::objects(&history).into_iter().filter(|((kind, _), _)| *kind != Kind::Lease) {
         let (outcome, smallest) = model::check(kind, &events);
         let told: Vec<String> = smallest.iter().map(verdict::told).collect();
         match outcome {

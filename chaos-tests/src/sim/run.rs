@@ -31,8 +31,9 @@ const WATCHERS: usize = 2;
 /// Nodes that run and are no members yet.
 const SPARES: u64 = 2;
 const TICK: Duration = Duration::from_millis(1);
-/// How long the nodes may take to have the same state once everything is healed.
-const CONVERGENCE_MAX: Duration = Duration::from_secs(10);
+/// How long the nodes may take to have the same state once everything is healed, and watchers to be told of it: one that is at a node
+/// which is no member any more finds that out after some seconds.
+const CONVERGENCE_MAX: Duration = Duration::from_secs(20);
 
 /// What one run came to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
