@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use clap::{Args, Subcommand};
 use quorate_domain::flag::SetFlag;
-use quorate_domain::identity::{PutToken, RevokeToken, token_hash};
-use quorate_domain::{Refusal, Tier};
+use quorate_domain::identity::{PutToken, RevokeToken, check_name, token_hash};
+use quorate_domain::{Refusal, Tier, UnixMs};
+use quorate_gateway::cluster::now_unix_ms;
 use serde_json::json;
 
 use crate::admin::{self, Declined};
@@ -14,6 +15,7 @@ use crate::dev::secret;
 use crate::exit::Failure;
 use crate::output;
 
+const DAY_MS: u64 = 24 * 3_600_000;
 /// What an agent may do unless something else is said: use every tool, search included.
 pub const AGENT_SCOPES: [&str; 2] = ["crux-mcp.*", "corecrux.*"];
 
@@ -40,6 +42,9 @@ pub struct Create {
     /// Permission, such as crux-mcp.store_fact or crux-mcp.*; may be repeated
     #[arg(long = "scope", default_values = AGENT_SCOPES)]
     scopes: Vec<String>,
+    /// Days until it expires; without it, it lasts until it is revoked
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=36_500))]
+    days: Option<u64>,
     #[command(flatten)]
     target: Target,
     /// Only say what would be done
@@ -82,9 +87,17 @@ impl Token {
 
 impl Create {
     async fn run(self) -> Result<(), Failure> {
+        let wrong = check_name("passport", &self.passport).or_else(|| check_name("tenant", &self.tenant));
+        if let Some(refusal) = wrong {
+            return Err(Failure::usage(refusal.to_string()));
+        }
+        let expires_at = self.days.map(|days| UnixMs(now_unix_ms().0 + days * DAY_MS));
+        let until = expires_at.map_or_else(String::new, |end| format!(", until {}", end.to_rfc3339()));
         if self.dry_run {
-            let text = format!("would make a token for passport {} of tenant {}", self.passport, self.tenant);
-            output::print(self.target.json, &json!({"ok": true, "dry_run": true, "passport": self.passport, "tenant": self.tenant}), &text);
+            let text = format!("would make a token for passport {} of tenant {}{until}", self.passport, self.tenant);
+            let json = json!({"ok": true, "dry_run": true, "passport": self.passport, "tenant": self.tenant,
+                "expires_at": expires_at.map(|end| end.to_rfc3339())});
+            output::print(self.target.json, &json, &text);
             return Ok(());
         }
         let token = format!("qt_{}", secret());
@@ -94,12 +107,13 @@ impl Create {
             passport: self.passport,
             tier: self.tier,
             scopes: self.scopes.into_iter().collect(),
-            expires_at: None,
+            expires_at,
         };
         let hash = command.hash.clone();
         let put = admin::propose(&self.target.nodes()?, command).await?;
-        let json = json!({"ok": true, "token": token, "hash": hash, "passport": put.passport, "tenant": put.tenant});
-        output::print(self.target.json, &json, &format!("{token}\n\nIt is shown this once; the cluster keeps its hash only."));
+        let json = json!({"ok": true, "token": token, "hash": hash, "passport": put.passport, "tenant": put.tenant,
+            "expires_at": expires_at.map(|end| end.to_rfc3339())});
+        output::print(self.target.json, &json, &format!("{token}\n\nIt is shown this once{until}; the cluster keeps its hash only."));
         Ok(())
     }
 }

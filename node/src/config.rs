@@ -1,6 +1,7 @@
 //! What a node needs to be told. Every field can stand in the file, in the environment (`QUORATE_NODE_` and its name) or among
 //! the flags.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -18,10 +19,15 @@ pub struct Config {
     pub lineage: u64,
     /// Folder of the replica. It belongs to one node of one cluster for ever.
     pub data: PathBuf,
-    /// Address that gateways and other nodes reach, such as `127.0.0.1:7401`. Off loopback only with TLS.
+    /// Address that gateways and other nodes reach, such as `127.0.0.1:7401` or `node-1.example:7401`. Off loopback only with TLS.
     pub grpc: String,
+    /// Where to listen for them; by default `grpc` itself. For a node that is reached under an address that is not its own, behind
+    /// an address translation say: `0.0.0.0:7401`. Off loopback only with TLS.
+    pub grpc_listen: Option<SocketAddr>,
     /// Address of health and metrics, such as `127.0.0.1:7501`. With TLS set it speaks HTTPS, and asks for no client certificate.
     pub http: String,
+    /// Where to listen for that; by default `http` itself.
+    pub http_listen: Option<SocketAddr>,
     /// PEM file of the authority that nodes, gateways and operators of the cluster have their certificates from; with the next
     /// two it turns TLS on. Looked at every two seconds, like those: new connections use what is there by then.
     pub tls_ca: Option<PathBuf>,
@@ -74,7 +80,9 @@ impl Default for Config {
             lineage: 0,
             data: PathBuf::new(),
             grpc: String::new(),
+            grpc_listen: None,
             http: String::new(),
+            http_listen: None,
             tls_ca: None,
             tls_certificate: None,
             tls_key: None,

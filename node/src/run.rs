@@ -60,7 +60,8 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
         (Err(why), _) | (_, Err(why)) => return Ended::Refused(why),
     };
     // Bound before anything is started, so that a taken port shows at once and no peer finds a closed door.
-    let (grpc, http) = match (bind(&config.grpc).await, bind(&config.http).await) {
+    let doors = (bind(config.grpc_listen, &config.grpc).await, bind(config.http_listen, &config.http).await);
+    let (grpc, http) = match doors {
         (Ok(grpc), Ok(http)) => (grpc, http),
         (Err(why), _) | (_, Err(why)) => return Ended::EngineStopped(why),
     };
@@ -166,17 +167,20 @@ fn check(config: &Config, may_create: bool) -> Result<Signer, String> {
     if has_tls {
         Name::new(Role::Node, &config.cluster_id).map_err(|error| error.to_string())?;
     }
-    for (field, address) in [("grpc", &config.grpc), ("http", &config.http)] {
-        let parsed: SocketAddr = address.parse().map_err(|_| format!("{field} is `{address}`; write it as 127.0.0.1:7401"))?;
-        if !parsed.ip().is_loopback() && !has_tls {
+    for (field, address, listen) in [("grpc", &config.grpc, config.grpc_listen), ("http", &config.http, config.http_listen)] {
+        let reached = Reached::parse(address).ok_or_else(|| format!("{field} is `{address}`; write it as 127.0.0.1:7401 or name:7401"))?;
+        let is_open = !reached.is_loopback() || listen.is_some_and(|listen| !listen.ip().is_loopback());
+        if is_open && !has_tls {
+            let where_open = listen.map_or_else(|| address.clone(), |listen| format!("{address} (listening on {listen})"));
             return Err(format!(
-                "{field} is {address}, which other machines reach, and this node has no TLS: make a certificate with `quorate cert node` \
+                "{field} is {where_open}, which other machines reach, and this node has no TLS: make a certificate with `quorate cert node` \
                  and set tls_ca, tls_certificate and tls_key, or listen on 127.0.0.1"
             ));
         }
-        if parsed.ip().is_unspecified() && field == "grpc" {
+        if field == "grpc" && reached.is_unspecified() {
             return Err(format!(
-                "grpc is {address}, and the others are told this address to reach the node at: name the one they can reach"
+                "grpc is {address}, and the others are told this address to reach the node at: name the one they can reach, and set \
+                 grpc_listen to {address} if it has to listen everywhere"
             ));
         }
     }
@@ -193,8 +197,35 @@ fn check(config: &Config, may_create: bool) -> Result<Signer, String> {
     Signer::from_hex(&config.receipt_key, &config.cluster_id)
 }
 
-async fn bind(address: &str) -> Result<TcpListener, String> {
-    TcpListener::bind(address).await.map_err(|error| format!("cannot listen on {address}: {error}"))
+/// An address that a node is reached at: a name or an IP address, and a port.
+enum Reached {
+    Ip(SocketAddr),
+    Named,
+}
+
+impl Reached {
+    fn parse(address: &str) -> Option<Self> {
+        if let Ok(address) = address.parse() {
+            return Some(Self::Ip(address));
+        }
+        let (name, port) = address.rsplit_once(':')?;
+        let is_name = !name.is_empty() && name.len() <= 253 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+        (is_name && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(Self::Named)
+    }
+
+    /// What a name stands for can change.
+    fn is_loopback(&self) -> bool {
+        matches!(self, Self::Ip(address) if address.ip().is_loopback())
+    }
+
+    fn is_unspecified(&self) -> bool {
+        matches!(self, Self::Ip(address) if address.ip().is_unspecified())
+    }
+}
+
+async fn bind(listen: Option<SocketAddr>, reached: &str) -> Result<TcpListener, String> {
+    let listen = listen.map_or_else(|| reached.to_owned(), |listen| listen.to_string());
+    TcpListener::bind(&listen).await.map_err(|error| format!("cannot listen on {listen}: {error}"))
 }
 
 fn engine(config: &Config, link: Link) -> quorate_raft::Config {
@@ -309,6 +340,27 @@ mod tests {
         let files = Config { tls_certificate: Some("n.pem".into()), tls_key: Some("n.key".into()), ..halfway };
         assert!(check(&files, true).err().expect("refused").contains("name the one they can reach"));
         assert!(check(&Config { grpc: "10.0.0.1:7401".into(), ..files }, true).is_ok());
+    }
+
+    #[test]
+    fn a_node_may_be_reached_by_a_name_and_listen_elsewhere_with_encryption() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let named = Config { grpc: "node-1.quorate:7401".into(), ..config(folder.path()) };
+        assert!(check(&named, true).err().expect("refused").contains("no TLS"));
+        let tls = |config: Config| Config {
+            tls_ca: Some("ca.pem".into()),
+            tls_certificate: Some("n.pem".into()),
+            tls_key: Some("n.key".into()),
+            ..config
+        };
+        assert!(check(&tls(named.clone()), true).is_ok());
+        let behind = Config { grpc_listen: Some(([0, 0, 0, 0], 7401).into()), ..config(folder.path()) };
+        assert!(check(&behind, true).err().expect("refused").contains("listening on 0.0.0.0:7401"));
+        assert!(check(&tls(behind), true).is_ok());
+        for wrong in ["node-1", ":7401", "node 1:7401", "node-1:0", "http://node-1:7401"] {
+            let config = tls(Config { grpc: wrong.into(), ..named.clone() });
+            assert!(check(&config, true).err().expect("refused").contains("write it as"), "{wrong}");
+        }
     }
 
     #[test]

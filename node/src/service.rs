@@ -39,6 +39,8 @@ const WATCH_BUFFER: usize = 16;
 const WATCH_SLOW: Duration = Duration::from_secs(60);
 /// An idle watcher hears so often how far the state is.
 const WATCH_PROGRESS: Duration = Duration::from_secs(5);
+/// A node that has heard of no leader for so long sends its idle watchers to another one: it may be cut off, or no member any more.
+const WATCH_AGE_MAX: Duration = Duration::from_secs(5);
 /// Queries that may read the state at once. They run on threads of their own, since RocksDB blocks.
 const QUERIES_AT_ONCE: usize = 64;
 
@@ -441,6 +443,12 @@ async fn feed(
                 let more = tokio::time::timeout_at((told + WATCH_PROGRESS).into(), applied.changed()).await;
                 match more {
                     Ok(Ok(())) if !to.is_closed() => continue,
+                    Err(_) if raft.age().is_none_or(|age| age > WATCH_AGE_MAX) => {
+                        let why = "this node does not hear of a leader, so what it has may be old: watch at another one";
+                        // A watcher that is gone needs no word.
+                        let _ = to.try_send(Err(Status::unavailable(why)));
+                        return;
+                    }
                     Err(_) => Sent::ProgressRevision(through.0),
                     _ => return,
                 }

@@ -328,6 +328,11 @@ impl RaftNode {
         self.inner.depot.examine(read).await
     }
 
+    /// How old the state of this node may be; `None` when it has not heard of a leader.
+    pub fn age(&self) -> Option<Duration> {
+        self.inner.reader.age()
+    }
+
     /// The last applied revision, as it moves: what watchers wake up by.
     pub fn applied(&self) -> watch::Receiver<u64> {
         self.inner.applied.watch()

@@ -1,7 +1,8 @@
 //! A cluster of real processes, each of which can be killed, stopped and started by itself.
 //!
 //! Nodes and gateways are children of this process and hold a pipe from it, so none outlives it. Their addresses lie below the
-//! range that the kernel gives to outgoing connections, so that a node that was killed finds its own again.
+//! range that the kernel gives to outgoing connections, so that a node that was killed finds its own again. On Linux each node is
+//! started with `quorate-chaos-preload` in front of its C library, so that its disk and its wall clock can be made to fail.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use quorate_chaos_faults::{Control, Counter, DATA, FAULTS, Switch, power_loss};
 use rand::RngExt;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -36,6 +38,7 @@ struct Process {
     name: String,
     party: Party,
     arguments: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
     running: Option<Running>,
 }
 
@@ -52,6 +55,11 @@ struct Node {
     /// The relay before it, which is what the others know.
     relay: String,
     http: String,
+    data: PathBuf,
+    faults: PathBuf,
+    control: Control,
+    /// Its disk fails: it may end by itself.
+    may_end: bool,
 }
 
 /// A gateway and its address.
@@ -142,8 +150,14 @@ impl Cluster {
         ];
         write_private(&config, &lines.join("\n"))?;
         let arguments = words(&["node", "--stop-on-stdin-close", "--config", &config.display().to_string()]);
-        let process = Process { name: format!("node-{id}"), party: Party::Node(id), arguments, running: None };
-        self.nodes.insert(id, Node { process, grpc, relay, http });
+        let faults = self.home.join(format!("node-{id}.faults"));
+        let control = Control::open(&faults)?;
+        let environment = match preloaded(&self.executable) {
+            Some(library) => vec![("LD_PRELOAD", library), (FAULTS, faults.clone()), (DATA, data.clone())],
+            None => Vec::new(),
+        };
+        let process = Process { name: format!("node-{id}"), party: Party::Node(id), arguments, environment, running: None };
+        self.nodes.insert(id, Node { process, grpc, relay, http, data, faults, control, may_end: false });
         self.start_node_with(id, &["--new"])?;
         Ok(id)
     }
@@ -155,7 +169,7 @@ impl Cluster {
         self.fabric.serve(listener, Party::Gateway(place), listen.clone());
         let config = self.gateway_config(place).display().to_string();
         let arguments = words(&["gateway", "--stop-on-stdin-close", "--config", &config]);
-        let process = Process { name: format!("gateway-{place}"), party: Party::Gateway(place), arguments, running: None };
+        let process = Process { name: format!("gateway-{place}"), party: Party::Gateway(place), arguments, environment: Vec::new(), running: None };
         self.gateways.push(Gateway { process, listen });
         self.start_gateway(place)
     }
@@ -230,16 +244,64 @@ impl Cluster {
         self.nodes.remove(&id);
     }
 
-    /// Processes that ended although nobody here ended them.
+    /// Processes that ended although nobody here ended them, and nothing that was done to them excuses it.
     pub fn ended_by_themselves(&mut self) -> Vec<(String, ExitStatus)> {
-        let nodes = self.nodes.values_mut().map(|node| &mut node.process);
-        nodes.chain(self.gateways.iter_mut().map(|gateway| &mut gateway.process)).filter_map(Process::ended).collect()
+        let mut found = Vec::new();
+        for node in self.nodes.values_mut() {
+            found.extend(node.process.ended().filter(|_| !node.may_end));
+        }
+        found.extend(self.gateways.iter_mut().filter_map(|gateway| gateway.process.ended()));
+        found
+    }
+
+    // -------- disks and clocks
+
+    /// Whether disks and clocks can be made to fail here.
+    pub fn has_faulty_disks(&self) -> bool {
+        preloaded(&self.executable).is_some()
+    }
+
+    fn node(&self, id: u64) -> anyhow::Result<&Node> {
+        self.nodes.get(&id).context("no such node")
+    }
+
+    /// Sets what goes wrong with the disk or clock of a node.
+    pub fn set_fault(&self, id: u64, switch: Switch, value: i64) -> anyhow::Result<()> {
+        Ok(self.node(id)?.control.set(switch, value)?)
+    }
+
+    /// How often that did something.
+    pub fn fault_count(&self, id: u64, counter: Counter) -> anyhow::Result<u64> {
+        Ok(self.node(id)?.control.count(counter)?)
+    }
+
+    pub fn is_running(&self, id: u64) -> bool {
+        self.nodes.get(&id).is_some_and(|node| node.process.running.is_some())
+    }
+
+    /// Its disk fails from now on, so that it may end by itself; or does not any more.
+    pub fn excuse(&mut self, id: u64, may_end: bool) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.may_end = may_end;
+        }
+    }
+
+    /// What the disk of a dead node forgets when the power goes: bytes of all files but the library's own log, which nobody reads.
+    pub fn lose_power(&self, id: u64, keeps: &mut dyn FnMut(u64) -> u64) -> anyhow::Result<u64> {
+        let node = self.node(id)?;
+        let lost = power_loss(&node.faults, &node.data, &mut |path, unsynced| match path.file_name().is_some_and(|name| name == "LOG") {
+            true => unsynced,
+            false => keeps(unsynced),
+        });
+        Ok(lost.with_context(|| format!("the files of node {id}"))?.bytes)
     }
 
     /// Whatever was done to it, everything runs and reaches everything after this.
     pub fn mend(&mut self) -> anyhow::Result<()> {
         self.fabric.heal_all();
         for id in self.node_ids() {
+            self.node(id)?.control.heal()?;
+            self.excuse(id, false);
             self.signal_node(id, Signal::CONT);
             self.start_node(id)?;
         }
@@ -248,8 +310,10 @@ impl Cluster {
 
     /// Stops everything.
     pub async fn stop(&mut self) {
-        for id in self.node_ids() {
-            self.signal_node(id, Signal::CONT);
+        for node in self.nodes.values() {
+            // One that hangs is killed in the end.
+            let _ = node.control.heal();
+            node.process.signal(Signal::CONT);
         }
         let gateways = self.gateways.iter_mut().map(|gateway| &mut gateway.process);
         for process in gateways.chain(self.nodes.values_mut().map(|node| &mut node.process)) {
@@ -306,6 +370,7 @@ impl Process {
         let mut child = Command::new(executable)
             .args(&self.arguments)
             .args(more)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log)
@@ -347,6 +412,15 @@ impl Process {
         self.running = None;
         Some((self.name.clone(), status))
     }
+}
+
+/// The library that lets disks and clocks fail: it lies beside the executable. Linux alone has it.
+fn preloaded(executable: &Path) -> Option<PathBuf> {
+    let beside = |folder: &Path| folder.join("libquorate_chaos_preload.so");
+    let own = std::env::current_exe().ok();
+    let folders = [executable.parent(), own.as_deref().and_then(Path::parent)];
+    let found = folders.into_iter().flatten().map(beside).find(|path| path.is_file())?;
+    cfg!(target_os = "linux").then_some(found)
 }
 
 fn words(words: &[&str]) -> Vec<String> {

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::Context;
+use quorate_chaos_faults::{Counter, Switch};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -42,10 +43,16 @@ pub enum Nemesis {
     RollingRestart,
     Transfer,
     Membership,
+    PowerLoss,
+    SlowDisk,
+    StallDisk,
+    FullDisk,
+    FailDisk,
+    ClockJump,
 }
 
 impl Nemesis {
-    pub const ALL: [Nemesis; 14] = [
+    pub const ALL: [Nemesis; 20] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
         Nemesis::KillAll,
@@ -60,6 +67,12 @@ impl Nemesis {
         Nemesis::RollingRestart,
         Nemesis::Transfer,
         Nemesis::Membership,
+        Nemesis::PowerLoss,
+        Nemesis::SlowDisk,
+        Nemesis::StallDisk,
+        Nemesis::FullDisk,
+        Nemesis::FailDisk,
+        Nemesis::ClockJump,
     ];
 
     pub fn word(self) -> &'static str {
@@ -78,6 +91,12 @@ impl Nemesis {
             Nemesis::RollingRestart => "rolling-restart",
             Nemesis::Transfer => "transfer",
             Nemesis::Membership => "membership",
+            Nemesis::PowerLoss => "power-loss",
+            Nemesis::SlowDisk => "slow-disk",
+            Nemesis::StallDisk => "stall-disk",
+            Nemesis::FullDisk => "full-disk",
+            Nemesis::FailDisk => "fail-disk",
+            Nemesis::ClockJump => "clock-jump",
         }
     }
 
@@ -100,6 +119,12 @@ impl Nemesis {
             Nemesis::RollingRestart => "every node was stopped and started in turn, and writes were acknowledged meanwhile",
             Nemesis::Transfer => "leadership moved to the node that was asked for",
             Nemesis::Membership => "a node was removed, a new one became a voter, and writes were acknowledged meanwhile",
+            Nemesis::PowerLoss => "all nodes lost their power at once, bytes that were not synced were gone, and writes were acknowledged after it",
+            Nemesis::SlowDisk => "each sync of a node took longer, and writes were acknowledged",
+            Nemesis::StallDisk => "a node's syncs did not come back for some seconds, and writes were acknowledged meanwhile",
+            Nemesis::FullDisk => "a node had no space for what it wrote, and writes were acknowledged without it",
+            Nemesis::FailDisk => "a node's sync failed, and writes were acknowledged without it",
+            Nemesis::ClockJump => "a node read a wall clock that was minutes off, and writes were acknowledged",
         }
     }
 }
@@ -197,6 +222,13 @@ impl Hand {
             Nemesis::RollingRestart => self.rolling_restart().await,
             Nemesis::Transfer => self.transfer().await,
             Nemesis::Membership => self.membership().await,
+            Nemesis::PowerLoss => self.power_loss().await,
+            Nemesis::SlowDisk => self.slow_disk().await,
+            Nemesis::StallDisk => self.stall_disk().await,
+            Nemesis::FullDisk => self.broken_disk(Switch::NoSpace, 1, Counter::WritesRefused).await,
+            // The number of EIO.
+            Nemesis::FailDisk => self.broken_disk(Switch::SyncFailsWith, 5, Counter::SyncsFailed).await,
+            Nemesis::ClockJump => self.clock_jump().await,
         }
     }
 
@@ -475,6 +507,95 @@ impl Hand {
         let resent = self.stage.doors.resent.load(Relaxed) - before;
         let evidence = (resent > 0).then(|| format!("{resent} calls answered through another gateway after their answer was lost"));
         Ok((format!("gateway {place}"), evidence))
+    }
+
+    // -------- disks and clocks
+
+    /// The leader as often as not.
+    async fn leader_or_follower(&mut self) -> anyhow::Result<(u64, &'static str)> {
+        let (_, leader) = self.leader().await?;
+        Ok(if self.rng.random_bool(0.5) { (leader, "which led") } else { (self.follower().await?, "a follower") })
+    }
+
+    async fn power_loss(&mut self) -> Made {
+        self.leader().await?;
+        let mut rng = StdRng::seed_from_u64(self.rng.random());
+        let mut cluster = self.cluster().await?;
+        anyhow::ensure!(cluster.has_faulty_disks(), "the library that is loaded in front of the C library is not there");
+        let ids = cluster.node_ids();
+        cluster.kill_nodes(&ids).await;
+        let mut lost = 0;
+        for id in &ids {
+            // The disk may have kept some of what it was never told to keep, up to a torn record.
+            lost += cluster.lose_power(*id, &mut |unsynced| if rng.random_bool(0.5) { 0 } else { rng.random_range(0..=unsynced) })?;
+        }
+        let since = self.now();
+        ids.iter().try_for_each(|id| cluster.start_node(*id))?;
+        drop(cluster);
+        let evidence = self.acknowledged(since).await.filter(|_| lost > 0);
+        Ok((format!("nodes {ids:?}"), evidence.map(|told| format!("{lost} bytes were gone, {told}"))))
+    }
+
+    async fn slow_disk(&mut self) -> Made {
+        let (id, who) = self.leader_or_follower().await?;
+        let delay_ms = self.rng.random_range(3..60);
+        let count = self.with_fault(id, Switch::SyncDelayUs, delay_ms * 1_000, Counter::SyncsDelayed, 2_000..6_000).await?;
+        Ok((format!("node {id}, {who}, {delay_ms} ms more for each sync"), count.map(|told| format!("{told} took longer"))))
+    }
+
+    async fn stall_disk(&mut self) -> Made {
+        let (id, who) = self.leader_or_follower().await?;
+        let count = self.with_fault(id, Switch::SyncHangs, 1, Counter::SyncsHung, 2_000..6_000).await?;
+        Ok((format!("node {id}, {who}"), count.map(|told| format!("{told} hung"))))
+    }
+
+    async fn clock_jump(&mut self) -> Made {
+        let (id, who) = self.leader_or_follower().await?;
+        let by_ms = self.rng.random_range(-200_000..200_000);
+        let count = self.with_fault(id, Switch::WallAheadMs, by_ms, Counter::WallReadsShifted, 2_000..6_000).await?;
+        Ok((format!("node {id}, {who}, by {by_ms} ms"), count.map(|told| format!("{told} of its readings were off"))))
+    }
+
+    /// Holds a fault of one node: what its counter came to, and the writes that were acknowledged meanwhile.
+    async fn with_fault(
+        &mut self,
+        id: u64,
+        switch: Switch,
+        value: i64,
+        counter: Counter,
+        ms: std::ops::Range<u64>,
+    ) -> anyhow::Result<Option<String>> {
+        let before = {
+            let cluster = self.cluster().await?;
+            anyhow::ensure!(cluster.has_faulty_disks(), "the library that is loaded in front of the C library is not there");
+            let before = cluster.fault_count(id, counter)?;
+            cluster.set_fault(id, switch, value)?;
+            before
+        };
+        let since = self.now();
+        self.hold(ms).await;
+        let acknowledged = self.acknowledged(since).await;
+        let cluster = self.cluster().await?;
+        let count = cluster.fault_count(id, counter)? - before;
+        cluster.set_fault(id, switch, 0)?;
+        Ok(acknowledged.filter(|_| count > 0).map(|told| format!("{told}, {count}")))
+    }
+
+    /// A disk that takes nothing more. The node may stop: it is started when the disk is well again.
+    async fn broken_disk(&mut self, switch: Switch, value: i64, counter: Counter) -> Made {
+        let (id, who) = self.leader_or_follower().await?;
+        self.cluster().await?.excuse(id, true);
+        let count = self.with_fault(id, switch, value, counter, 1_500..4_000).await?;
+        let mut cluster = self.cluster().await?;
+        // One that has stopped is noticed now, and excused.
+        for (name, status) in cluster.ended_by_themselves() {
+            self.stage.tell(format!("{name} ended by itself: {status}"));
+        }
+        let has_stopped = !cluster.is_running(id);
+        cluster.start_node(id)?;
+        cluster.excuse(id, false);
+        let end = if has_stopped { ", and stopped" } else { "" };
+        Ok((format!("node {id}, {who}{end}"), count.map(|told| format!("{told} writes or syncs failed"))))
     }
 
     // -------- operator

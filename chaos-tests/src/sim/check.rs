@@ -1,10 +1,14 @@
 //! What has to be true of a run, by what its clients saw.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::workload::{Seen, What};
-use crate::history::Event;
+use crate::history::{Event, Operation, Outcome};
 use crate::invariant::{self, Violation};
+use crate::linear::Linearizability;
+use crate::model::{self, Kind};
+use crate::{order, verdict};
 
 /// How much sooner a lease may end in true time: what the drift of two clocks comes to over the longest one.
 const LEASE_SKEW: Duration = Duration::from_millis(120);
@@ -12,6 +16,7 @@ const LEASE_SKEW: Duration = Duration::from_millis(120);
 /// Every check over one run.
 pub fn all(history: &[Event], seen: &[Seen]) -> Vec<String> {
     let found = [
+        ("not linearizable", linearizable(history)),
         ("a lost write", invariant::no_lost_writes(history)),
         ("not exactly once", invariant::exactly_once(history)),
         ("a read from thin air", invariant::no_thin_air_reads(history)),
@@ -19,10 +24,58 @@ pub fn all(history: &[Event], seen: &[Seen]) -> Vec<String> {
         ("tokens do not rise", invariant::monotonic_fencing_tokens(history)),
         ("revisions do not rise", revisions_rise(seen)),
         ("an old token passes", old_tokens_fail(seen)),
+        ("not decided once", decided_once(history)),
     ];
     let lines =
         found.into_iter().flat_map(|(name, violations)| violations.into_iter().map(move |Violation(what)| format!("{name}: {what}")));
     lines.collect()
+}
+
+/// The history with one event for each request, however often it was sent: it had its effect after the first sending, and before the
+/// first answer.
+fn once(history: &[Event]) -> Vec<Event> {
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut all: Vec<Event> = Vec::with_capacity(history.len());
+    for event in history {
+        let Operation::Store { request, .. } = &event.operation else {
+            all.push(event.clone());
+            continue;
+        };
+        let Some(first) = places.get(request.as_str()).map(|place| &mut all[*place]) else {
+            places.insert(request, all.len());
+            all.push(event.clone());
+            continue;
+        };
+        let is_better = match (&first.outcome, &event.outcome) {
+            // What was refused had no effect at that time, and a later sending may.
+            (Outcome::Stored { .. }, Outcome::Stored { .. }) => event.answered < first.answered,
+            (Outcome::Stored { .. }, _) => false,
+            (_, Outcome::Stored { .. }) => true,
+            (Outcome::Refused, Outcome::Unknown) => true,
+            _ => false,
+        };
+        if is_better {
+            (first.outcome, first.answered) = (event.outcome.clone(), event.answered);
+        }
+    }
+    all
+}
+
+/// **Some order explains it.** Of each fact, session and approval, some order of the operations that keeps to real time explains every
+/// answer. (Not of cards: the clocks drift, and the model of a card knows one clock.)
+fn linearizable(history: &[Event]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let history = once(history);
+    for ((kind, object), events) in model::objects(&history).into_iter().filter(|((kind, _), _)| *kind != Kind::Lease) {
+        let (outcome, smallest) = model::check(kind, &events);
+        let told: Vec<String> = smallest.iter().map(verdict::told).collect();
+        match outcome {
+            Linearizability::Linearizable => {}
+            Linearizability::Undecided => found.push(Violation(format!("{} {object} is too hard to decide", kind.word()))),
+            Linearizability::Violated { .. } => found.push(Violation(format!("{} {object}: {}", kind.word(), told.join("; ")))),
+        }
+    }
+    found
 }
 
 /// **Real-time order.** What was answered before something else was sent has the lower revision; a read may have the same one.
@@ -46,6 +99,12 @@ fn revisions_rise(seen: &[Seen]) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// **Decided once.** Everybody is told the same decision of an approval.
+fn decided_once(history: &[Event]) -> Vec<Violation> {
+    let objects = model::objects(history).into_iter().filter(|((kind, _), _)| *kind == Kind::Decision);
+    objects.flat_map(|(_, events)| order::decided_once(&events)).collect()
 }
 
 /// **Fencing.** No write under a card is decided after the card went to another, or was given back.

@@ -17,7 +17,7 @@
 //! that; with `RUST_LOG` set the nodes' logs come on standard error, and the run stays the same. Another build, another version of
 //! a dependency or another machine's standard library may give another run for the seed.
 //!
-//! Reading order: [`run`] (one simulation), [`node`], [`workload`] and [`operator`] (who takes part), [`nemesis`] (what goes
+//! Reading order: [`run`] (one simulation), [`node`], [`workload`], [`team`], [`watcher`] and [`operator`] (who takes part), [`nemesis`] (what goes
 //! wrong), [`check`] (what has to be true), [`plant`] (whether the checks would find a bug), then the parts that are put in place.
 
 mod check;
@@ -32,6 +32,8 @@ mod plant;
 mod process;
 mod run;
 mod states;
+mod team;
+mod watcher;
 mod workload;
 
 use std::collections::BTreeMap;

@@ -80,6 +80,14 @@ impl Desk {
         self.lock().transfers.push_back(node);
     }
 
+    /// Hands leadership to some other voter.
+    pub fn transfer_to_another(&self) {
+        let mut inner = self.lock();
+        let leader = inner.leader.map(|(_, node)| node);
+        let other = inner.members.iter().find(|(node, voter)| **voter && Some(**node) != leader).map(|(node, _)| *node);
+        inner.transfers.extend(other);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

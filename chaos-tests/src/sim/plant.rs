@@ -22,6 +22,8 @@ pub enum Plant {
     StaleRead,
     /// The lease clock runs by the wall clock.
     LeaseByWallClock,
+    /// A snapshot for another node lacks the remembered answers.
+    SnapshotWithoutAnswers,
     /// One commit in a hundred loses a row on its way into the state.
     StateDrifts,
 }
@@ -37,7 +39,7 @@ impl Plant {
             // Needs a second vote in one term, by a node that crashed within a second of its first.
             Plant::VoteNotDurable => 120,
             Plant::LeaseByWallClock => 40,
-            Plant::AckBeforeSync | Plant::StaleRead => 20,
+            Plant::AckBeforeSync | Plant::StaleRead | Plant::SnapshotWithoutAnswers => 20,
             Plant::PurgePastFlushed | Plant::TokenNotChecked | Plant::DedupeOff | Plant::StateDrifts => 10,
         }
     }

@@ -1,11 +1,12 @@
 //! One simulation, from its seed to its verdict.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
+use quorate_domain::{Principal, Tier};
 use quorate_gateway::cluster::Cluster;
 use quorate_link::Link;
 use rand::rngs::StdRng;
@@ -20,16 +21,19 @@ use super::node::{Knobs, Machine};
 use super::operator::Desk;
 use super::plant::Plant;
 use super::states::States;
+use super::watcher::{self, Watched};
 use super::workload::{Client, Counts, LIVENESS_MAX, Shared};
 use super::{check, net, process};
 use crate::history::Recorder;
 
 const CLIENTS: usize = 3;
+const WATCHERS: usize = 2;
 /// Nodes that run and are no members yet.
 const SPARES: u64 = 2;
 const TICK: Duration = Duration::from_millis(1);
-/// How long the nodes may take to have the same state once everything is healed.
-const CONVERGENCE_MAX: Duration = Duration::from_secs(10);
+/// How long the nodes may take to have the same state once everything is healed, and watchers to be told of it: one that is at a node
+/// which is no member any more finds that out after some seconds.
+const CONVERGENCE_MAX: Duration = Duration::from_secs(20);
 
 /// What one run came to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -93,17 +97,35 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
         journal: journal.clone(),
         chaos_until: chaos,
         counts: Arc::<Mutex<Counts>>::default(),
+        approvals: Arc::default(),
         plant,
     };
-    let names: Vec<String> = (1..=CLIENTS).map(|number| format!("c{number}")).collect();
+    let mut names: Vec<String> = (1..=CLIENTS).map(|number| format!("c{number}")).collect();
     for name in &names {
         let (name, shared, random) = (name.clone(), shared.clone(), StdRng::seed_from_u64(random.random()));
+        let (desk, is_last) = (desk.clone(), *name == names[0]);
         sim.client(name.clone(), async move {
             let addresses: Vec<String> = (1..=founders).map(net::address).collect();
             let cluster = Cluster::connect(&addresses, None, &Link::over(net::connect()))?;
-            Client { name, cluster, random, shared, sent: Vec::new() }.run().await;
+            Client { name, cluster, random, shared, desk, is_last, sent: Vec::new() }.run().await;
             Ok(())
         });
+    }
+
+    let watchers: Vec<Watched> = (0..WATCHERS).map(|_| Watched::default()).collect();
+    for (number, watched) in watchers.iter().enumerate() {
+        let watched = watched.clone();
+        sim.host(format!("w{}", number + 1), move || {
+            let watched = watched.clone();
+            async move {
+                let addresses: Vec<String> = (1..=founders).map(net::address).collect();
+                let cluster = Cluster::connect(&addresses, None, &Link::over(net::connect()))?;
+                let caller = Principal { tenant: "team".into(), passport: "w".into(), tier: Tier::Verified, scopes: BTreeSet::new() };
+                watched.follow(cluster, caller).await;
+                Ok(())
+            }
+        });
+        names.push(format!("w{}", number + 1));
     }
 
     let mut nemesis = Nemesis::new(random, machines.clone(), names, desk.clone(), latency_max, &shared);
@@ -135,7 +157,7 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
             break;
         }
     }
-    converge(&mut sim, &mut nemesis, &machines, &desk, &journal);
+    converge(&mut sim, &mut nemesis, &machines, &watchers, &desk, &journal);
 
     for line in states.diverged().into_iter().take(5) {
         journal.violation(line);
@@ -144,11 +166,15 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
     let counts = *shared.counts.lock().unwrap_or_else(PoisonError::into_inner);
     // A client that was still waiting is a violation by now, and its history would lack it.
     if journal.violations().is_empty() {
-        for line in check::all(&shared.recorder.history(), &seen) {
+        for line in check::all(&shared.recorder.history(), &seen).into_iter().chain(watcher::check(&watchers, &seen)) {
+            journal.violation(line);
+        }
+        if let Some(line) = watcher::check_receipts(&watchers[0], counts.receipts, counts.receipts_at) {
             journal.violation(line);
         }
     }
-    let bites = bites(&nemesis, &machines, &desk, counts, &states);
+    let told = watchers.iter().map(Watched::changes).sum();
+    let bites = bites(&nemesis, &machines, &desk, counts, &states, told);
     let (last, state) = states.last();
     journal.say("run", format!("{} answers, {} unknown, revision {last}, state {state:032x}", counts.answered, counts.unknown));
     let (journal_lines, journal_hash) = journal.sum();
@@ -158,11 +184,19 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
     Verdict { seed, violations: journal.violations(), bites, journal_lines, journal_hash, simulated_ms: sim.elapsed().as_millis() as u64 }
 }
 
-/// Waits until every member has what any node had when this began.
-fn converge(sim: &mut turmoil::Sim<'_>, nemesis: &mut Nemesis, machines: &[Machine], desk: &Desk, journal: &Journal) {
+/// Waits until every member has what any node had when this began, and every watcher was told of it.
+fn converge(
+    sim: &mut turmoil::Sim<'_>,
+    nemesis: &mut Nemesis,
+    machines: &[Machine],
+    watchers: &[Watched],
+    desk: &Desk,
+    journal: &Journal,
+) {
     let begun = sim.elapsed();
     let target = machines.iter().map(|machine| machine.disk.applied()).max().unwrap_or_default();
-    while machines.iter().any(|machine| desk.is_member(machine.id) && machine.disk.applied() < target) {
+    let is_behind = |machine: &Machine| desk.is_member(machine.id) && machine.disk.applied() < target;
+    while machines.iter().any(is_behind) || watchers.iter().any(|watched| watched.through() < target) {
         let now = sim.elapsed();
         process::set_elapsed(now);
         nemesis.look_after(sim, now);
@@ -172,12 +206,15 @@ fn converge(sim: &mut turmoil::Sim<'_>, nemesis: &mut Nemesis, machines: &[Machi
         if now > begun + CONVERGENCE_MAX {
             let members = machines.iter().filter(|machine| desk.is_member(machine.id));
             let applied: Vec<_> = members.map(|machine| (net::name(machine.id), machine.disk.applied())).collect();
-            return journal.violation(format!("the nodes did not reach revision {target} after everything was healed: {applied:?}"));
+            let told: Vec<_> = watchers.iter().map(Watched::through).collect();
+            return journal.violation(format!(
+                "revision {target} was not reached after everything was healed: by nodes {applied:?}, by watchers {told:?}"
+            ));
         }
     }
 }
 
-fn bites(nemesis: &Nemesis, machines: &[Machine], desk: &Desk, counts: Counts, states: &States) -> BTreeMap<String, u64> {
+fn bites(nemesis: &Nemesis, machines: &[Machine], desk: &Desk, counts: Counts, states: &States, told: u64) -> BTreeMap<String, u64> {
     let mut bites: BTreeMap<String, u64> =
         nemesis.ledger().iter().map(|(kind, times)| (format!("fault: {}", kind.name()), *times)).collect();
     let disks: Vec<_> = machines.iter().map(|machine| machine.disk.bites()).collect();
@@ -199,6 +236,9 @@ fn bites(nemesis: &Nemesis, machines: &[Machine], desk: &Desk, counts: Counts, s
         ("requests sent again late", counts.repeated),
         ("writes under a card", counts.fenced),
         ("writes under a card that failed", counts.fenced_off),
+        ("receipts in the log", counts.receipts),
+        ("receipts of decisions verified", counts.receipts_verified),
+        ("changes told to watchers", told),
         ("states compared", states.compared()),
     ] {
         bites.insert(name.into(), times);

@@ -19,14 +19,15 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
 use super::journal::Journal;
+use super::operator::Desk;
 use super::plant::Plant;
 use super::process;
 use crate::history::{Operation, Outcome, Recorder};
 
 const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
-const RESOURCES: [&str; 2] = ["service://billing", "service://search"];
+pub const RESOURCES: [&str; 2] = ["service://billing", "service://search"];
 /// How long one call may take.
-const CALL_MAX: Duration = Duration::from_secs(4);
+pub const CALL_MAX: Duration = Duration::from_secs(4);
 /// Within so long after the last fault is healed every client has to be served.
 pub const LIVENESS_MAX: Duration = Duration::from_secs(10);
 
@@ -42,6 +43,8 @@ pub struct Seen {
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
     Write,
+    /// Of a card that its holder had already: nobody is told of it.
+    Renewal,
     /// A write whose request had been sent before under the same id, so that its revision may be older than this sending.
     Repeated,
     Read,
@@ -69,6 +72,8 @@ pub struct Shared {
     /// Until when faults happen.
     pub chaos_until: Duration,
     pub counts: Arc<Mutex<Counts>>,
+    /// Requests for approval, oldest first.
+    pub approvals: Arc<Mutex<Vec<String>>>,
     pub plant: Option<Plant>,
 }
 
@@ -81,6 +86,10 @@ pub struct Counts {
     pub repeated: u64,
     pub fenced: u64,
     pub fenced_off: u64,
+    /// In the log of receipts at that revision.
+    pub receipts: u64,
+    pub receipts_at: u64,
+    pub receipts_verified: u64,
 }
 
 pub struct Client {
@@ -88,6 +97,9 @@ pub struct Client {
     pub cluster: Cluster,
     pub random: StdRng,
     pub shared: Shared,
+    pub desk: Desk,
+    /// It stays when the others have gone, and looks at everything.
+    pub is_last: bool,
     /// Requests that may be sent once more.
     pub sent: Vec<Request>,
 }
@@ -107,9 +119,12 @@ impl Client {
             number += 1;
             match self.random.random_range(0..100) {
                 0..5 => self.burst(number).await,
-                5..45 => self.store(number).await,
-                45..55 => self.repeat().await,
-                55..80 => {
+                5..30 => self.store(number).await,
+                30..38 => self.repeat().await,
+                38..46 => self.session(number).await,
+                46..54 => self.approval(number).await,
+                54..60 => self.look().await,
+                60..80 => {
                     let name = *NAMES.choose(&mut self.random).expect("there are names");
                     self.read(name, CALL_MAX).await;
                 }
@@ -123,6 +138,12 @@ impl Client {
             if !self.read(name, LIVENESS_MAX).await {
                 self.shared.journal.violation(format!("{} could not read `{name}` after everything was healed", self.name));
             }
+        }
+        if self.is_last {
+            // What the others sent has been decided by then.
+            tokio::time::sleep(CALL_MAX + Duration::from_secs(1)).await;
+            self.check_receipts().await;
+            self.take_turns().await;
         }
         self.count(|counts, retries| counts.retried += retries);
     }
@@ -309,7 +330,7 @@ impl Client {
             Ok((PunchedIn::Granted { card, renewed, .. }, revision)) => {
                 let token = card.fencing_token.0;
                 pending.answer(Outcome::Granted { token });
-                let what = if renewed { What::Write } else { What::Grant { resource: resource.into(), token } };
+                let what = if renewed { What::Renewal } else { What::Grant { resource: resource.into(), token } };
                 self.see(sent, revision, what);
                 Some(token)
             }
@@ -351,11 +372,11 @@ impl Client {
         self.cluster.propose_as(&self.principal(), command, token, request, Instant::now() + within).await
     }
 
-    fn principal(&self) -> Principal {
+    pub fn principal(&self) -> Principal {
         Principal { tenant: "team".into(), passport: self.name.clone(), tier: Tier::Verified, scopes: BTreeSet::new() }
     }
 
-    fn fail(&self, pending: crate::history::Pending<'_>, error: &CallError) {
+    pub fn fail(&self, pending: crate::history::Pending<'_>, error: &CallError) {
         match error {
             // Both say that nothing was written, and the history holds them to it.
             CallError::Refused(_) | CallError::NoLeader { .. } => pending.answer(Outcome::Refused),
@@ -366,7 +387,7 @@ impl Client {
         }
     }
 
-    fn see(&self, sent: Duration, revision: Revision, what: What) {
+    pub fn see(&self, sent: Duration, revision: Revision, what: What) {
         let writes = u64::from(what != What::Read);
         let seen = Seen { sent, answered: process::elapsed(), revision: revision.0, what };
         self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
@@ -376,19 +397,19 @@ impl Client {
         });
     }
 
-    fn count(&self, change: impl FnOnce(&mut Counts, u64)) {
+    pub fn count(&self, change: impl FnOnce(&mut Counts, u64)) {
         let retries = self.cluster.retries().propose.load(Relaxed);
         change(&mut self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner), retries);
     }
 
-    fn tell<T>(&self, asked: &str, answer: &Result<(T, Revision), CallError>, told: impl FnOnce(&T) -> String) {
+    pub fn tell<T>(&self, asked: &str, answer: &Result<(T, Revision), CallError>, told: impl FnOnce(&T) -> String) {
         self.say(match answer {
             Ok((output, revision)) => format!("{asked}: {} at {revision}", told(output)),
             Err(error) => format!("{asked}: {error}"),
         });
     }
 
-    fn say(&self, what: impl AsRef<str>) {
+    pub fn say(&self, what: impl AsRef<str>) {
         self.shared.journal.say(&self.name, what);
     }
 }
