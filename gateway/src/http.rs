@@ -18,7 +18,6 @@ use crate::ingest;
 use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
 use crate::server::App;
-use crate::tools::approvals::{may_list, word};
 use crate::tools::measures;
 use crate::tools::observations::{self, Told};
 use crate::traces::Tags;

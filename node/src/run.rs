@@ -209,7 +209,8 @@ impl Reached {
             return Some(Self::Ip(address));
         }
         let (name, port) = address.rsplit_once(':')?;
-        let is_name = !name.is_empty() && name.len() <= 253 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+        let is_name =
+            !name.is_empty() && name.len() <= 253 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
         (is_name && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(Self::Named)
     }
 

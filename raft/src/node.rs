@@ -264,7 +264,6 @@ impl RaftNode {
                 office,
                 quarantine,
                 depot,
-                erased,
                 stopped,
                 probe,
                 tasks,

@@ -52,7 +52,9 @@ impl Lane {
     pub fn of(command: &Command) -> Self {
         match command {
             Command::PunchIn(_) | Command::PunchOut(_) | Command::LeaveQueue(_) | Command::ForceRelease(_) => Lane::Leases,
-            Command::AttendTicket(_) | Command::RenewPunchcards(_) | Command::TransferPunchcard(_) | Command::SetSpaceAlarm(_) => Lane::Leases,
+            Command::AttendTicket(_) | Command::RenewPunchcards(_) | Command::TransferPunchcard(_) | Command::SetSpaceAlarm(_) => {
+                Lane::Leases
+            }
             _ => Lane::Calls,
         }
     }

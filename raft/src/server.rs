@@ -21,9 +21,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::blobs::Depot;
 use crate::compare::{self, PartForm, VerdictForm};
 use crate::fitness::{Fitness, Space};
-use crate::blobs::Depot;
 use crate::form::{self, AppendReplyForm, FormError, LogIdForm, TransferForm, TransferReplyForm, VoteReplyForm, VoteRequestForm};
 use crate::machine::{self, Applied};
 use crate::network::MESSAGE_BYTES_MAX;
@@ -242,7 +242,7 @@ impl raft_server::Raft for RaftService {
         let RaftRequest { header, body } = request.into_inner();
         self.admit(header.as_ref())?;
         let part = self.depot.answer_part(&body).await.map_err(Status::internal)?;
-        Ok(Response::new(self.reply_bytes(part)))
+        Ok(Response::new(self.reply_bytes(part.into())))
     }
 
     type FetchStateStream = ReceiverStream<Result<SnapshotChunk, Status>>;

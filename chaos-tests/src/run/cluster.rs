@@ -169,7 +169,8 @@ impl Cluster {
         self.fabric.serve(listener, Party::Gateway(place), listen.clone());
         let config = self.gateway_config(place).display().to_string();
         let arguments = words(&["gateway", "--stop-on-stdin-close", "--config", &config]);
-        let process = Process { name: format!("gateway-{place}"), party: Party::Gateway(place), arguments, environment: Vec::new(), running: None };
+        let process =
+            Process { name: format!("gateway-{place}"), party: Party::Gateway(place), arguments, environment: Vec::new(), running: None };
         self.gateways.push(Gateway { process, listen });
         self.start_gateway(place)
     }

@@ -119,7 +119,9 @@ impl Nemesis {
             Nemesis::RollingRestart => "every node was stopped and started in turn, and writes were acknowledged meanwhile",
             Nemesis::Transfer => "leadership moved to the node that was asked for",
             Nemesis::Membership => "a node was removed, a new one became a voter, and writes were acknowledged meanwhile",
-            Nemesis::PowerLoss => "all nodes lost their power at once, bytes that were not synced were gone, and writes were acknowledged after it",
+            Nemesis::PowerLoss => {
+                "all nodes lost their power at once, bytes that were not synced were gone, and writes were acknowledged after it"
+            }
             Nemesis::SlowDisk => "each sync of a node took longer, and writes were acknowledged",
             Nemesis::StallDisk => "a node's syncs did not come back for some seconds, and writes were acknowledged meanwhile",
             Nemesis::FullDisk => "a node had no space for what it wrote, and writes were acknowledged without it",

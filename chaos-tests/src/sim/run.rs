@@ -185,14 +185,7 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
 }
 
 /// Waits until every member has what any node had when this began, and every watcher was told of it.
-fn converge(
-    sim: &mut turmoil::Sim<'_>,
-    nemesis: &mut Nemesis,
-    machines: &[Machine],
-    watchers: &[Watched],
-    desk: &Desk,
-    journal: &Journal,
-) {
+fn converge(sim: &mut turmoil::Sim<'_>, nemesis: &mut Nemesis, machines: &[Machine], watchers: &[Watched], desk: &Desk, journal: &Journal) {
     let begun = sim.elapsed();
     let target = machines.iter().map(|machine| machine.disk.applied()).max().unwrap_or_default();
     let is_behind = |machine: &Machine| desk.is_member(machine.id) && machine.disk.applied() < target;

@@ -201,6 +201,8 @@ impl Client {
             ttl_ms: Some(TURN.as_millis() as u64),
             expires_at: None,
             wait_ms: None,
+            lock_delay_ms: None,
+            attended: false,
         };
         let sent = process::elapsed();
         let granted = self.propose_by(&self.principal(), ask(&self.name), format!("turn-{}", self.name)).await;

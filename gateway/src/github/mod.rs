@@ -170,6 +170,8 @@ impl Card<'_> {
             ttl_ms: Some(u64::try_from(CARD_TTL.as_millis()).unwrap_or(u64::MAX)),
             expires_at: None,
             wait_ms: None,
+            lock_delay_ms: None,
+            attended: false,
         };
         let asked = Instant::now();
         match cluster.propose_as(me, ask, under, new_request(), asked + WITHIN).await?.0 {

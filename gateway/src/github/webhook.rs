@@ -23,7 +23,7 @@ pub async fn receive(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let body = match edge::read_body(body, app.settings.patience.body).await {
         Ok(body) => body,
-        Err(error @ (BodyError::TooLarge(_) | BodyError::TooSlow(_))) => {
+        Err(error @ (BodyError::TooLarge { .. } | BodyError::TooSlow(_))) => {
             let facts = json!({ "code": "INVALID", "message": error.to_string() });
             return edge::problem(error.status(), "Not Taken", facts);
         }
