@@ -140,6 +140,8 @@ mod tests {
             ttl_ms: Some(60_000),
             expires_at: None,
             wait_ms: None,
+            lock_delay_ms: None,
+            attended: false,
         }
     }
 

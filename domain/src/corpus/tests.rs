@@ -23,6 +23,8 @@ fn take(world: &mut World, name: &str) -> Result<Revision, Refusal> {
         ttl_ms: Some(10_000),
         expires_at: None,
         wait_ms: None,
+        lock_delay_ms: None,
+        attended: false,
     };
     match world.call("0s", connector(name), None, ask)? {
         PunchedIn::Granted { card, .. } => Ok(card.fencing_token),
