@@ -113,18 +113,18 @@ fn cut_chunk(chunk: &str, at: usize, pieces: &mut Vec<Piece>) {
         // A mark between signs belongs to what follows it, and ends the run.
         let signs = class(c) == Class::Sign;
         if in_signs.is_some_and(|before| before != signs) {
-            cut_run(&chunk[from..here], at + from, !signs, pieces);
+            cut_run(&chunk[from..here], at + from, !signs, false, pieces);
             from = here;
         }
         in_signs = Some(signs);
     }
     if let Some(signs) = in_signs {
-        cut_run(&chunk[from..], at + from, signs, pieces);
+        cut_run(&chunk[from..], at + from, signs, from == 0, pieces);
     }
 }
 
-fn cut_run(run: &str, at: usize, signs: bool, pieces: &mut Vec<Piece>) {
-    let piece = if signs { piece_of_signs(run, at) } else { piece_of_words(run, at) };
+fn cut_run(run: &str, at: usize, signs: bool, is_alone: bool, pieces: &mut Vec<Piece>) {
+    let piece = if signs { piece_of_signs(run, at) } else { piece_of_words(run, at, is_alone) };
     pieces.extend(piece.filter(|piece| piece.words().next().is_some()));
 }
 
@@ -145,10 +145,13 @@ fn is_around(c: char) -> bool {
         || matches!(c, '。' | '、' | '，' | '！' | '？' | '：' | '；' | '「' | '」' | '『' | '』' | '（' | '）' | '《' | '》')
 }
 
-fn piece_of_words(chunk: &str, at: usize) -> Option<Piece> {
-    let shown = chunk.trim_matches(is_around);
-    // Of such signs alone it is looked for as it is.
-    let shown = if shown.is_empty() { chunk } else { shown };
+fn piece_of_words(chunk: &str, at: usize, is_alone: bool) -> Option<Piece> {
+    let shown = match chunk.trim_matches(is_around) {
+        // Such signs are looked for where there is nothing else, and otherwise only end what is.
+        "" if is_alone => chunk,
+        "" => return None,
+        shown => shown,
+    };
     let at = at + chunk.find(shown).unwrap_or_default();
     let normal: String = shown.nfkc().collect();
     let runs: Vec<&str> = normal.split(|c| class(c) == Class::Other).filter(|run| !run.is_empty()).collect();
@@ -260,7 +263,12 @@ mod tests {
         check(
             "请在周五检查POL358号策略。 リーダー選挙 승인은 網",
             expect![[r#"
-                请在周五检查: 请在 在周 周五 五检 检查 / 请 在 周 五 检 查
+                请在周五检查:  / 请在 在周 周五 五检 检查 / 请 在 周 五 检 查
+                POL358: pol358 / pol 358 / 
+                号策略:  / 号策 策略 / 号 策 略
+                リーダー選挙:  / リー ーダ ダー ー選 選挙 / リ ー ダ ー 選 挙
+                승인은:  / 승인 인은 / 승 인 은
+                網: 網 /  / 
             "#]],
         );
     }
