@@ -305,7 +305,7 @@ fn a_forgetting_has_a_receipt_of_hashes_that_names_who_asked() {
     assert_eq!((proof.signer_passport.as_deref(), &proof.faults, Some(&proof.body)), (Some("jon"), &Vec::new(), done.body.as_ref()));
     assert_eq!(proof.body_hash, done.body_hash);
     let body: serde_json::Value = ciborium::from_reader(proof.body.as_slice()).unwrap();
-    expect![[r#"{"facts_affected":[{"entity":"a","fact_id":"f_0","key":"k","pre_forget_value_hash_hex":"d33fb48ab5adff269ae172b29a6913ff04f6f266207a7a8e976f2ecd571d4492"}],"initiated_at":"2030-03-17T17:46:40.000Z","passport_id":"jon","reason":"a trial","receipt_id":"r_0","recovery_window_ends_at":"2030-03-24T17:46:40.000Z","schema":"cuecrux.receipt.forget.v1","scope":{"type":"entity_prefix","value":"a"},"tenant_id":"acme"}"#]]
+    expect![[r#"{"schema":"cuecrux.receipt.forget.v1","receipt_id":"r_0","tenant_id":"acme","passport_id":"jon","reason":"a trial","scope":{"type":"entity_prefix","value":"a"},"facts_affected":[{"fact_id":"f_0","pre_forget_value_hash_hex":"d33fb48ab5adff269ae172b29a6913ff04f6f266207a7a8e976f2ecd571d4492","entity":"a","key":"k"}],"initiated_at":"2030-03-17T17:46:40.000Z","recovery_window_ends_at":"2030-03-24T17:46:40.000Z"}"#]]
         .assert_eq(&body.to_string().replace(&stored.fact_id, "f_0").replace(&done.receipt_id, "r_0"));
 }
 
