@@ -11,11 +11,10 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::stream::{self, StreamExt};
-use hmac::{Hmac, KeyInit, Mac};
 use quorate_domain::identity;
 use quorate_domain::notice::{DueNotices, Format, Notice, SettleNotice, TakeNotice, Webhook};
+use ring::hmac;
 use serde_json::{Value, json};
-use sha2::Sha256;
 
 use crate::call::CallError;
 use crate::cluster::{Cluster, Consistency};
@@ -55,9 +54,8 @@ impl WebhookKeys {
 
 /// The value of `Quorate-Signature`.
 pub fn signature(secret: &str, unix_s: u64, body: &str) -> String {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
-    mac.update(format!("{unix_s}.{body}").as_bytes());
-    format!("t={unix_s},v1={}", hex::encode(mac.finalize().into_bytes()))
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    format!("t={unix_s},v1={}", hex::encode(hmac::sign(&key, format!("{unix_s}.{body}").as_bytes())))
 }
 
 /// Looks for notices and delivers them, for as long as the gateway runs.
