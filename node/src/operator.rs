@@ -18,6 +18,7 @@ use tonic::{Request, Response, Status};
 
 use crate::backup::{self, Source};
 use crate::run::chain;
+use crate::search::SearchIndex;
 use crate::service::{deadline, fault};
 use quorate_proof::{ErasureClaim, Signer};
 
@@ -33,14 +34,15 @@ const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub struct OperatorService {
     raft: RaftNode,
+    search: Option<SearchIndex>,
     signer: Arc<Signer>,
     /// What reads the whole state runs alone.
     scans: Arc<Semaphore>,
 }
 
 impl OperatorService {
-    pub fn new(raft: RaftNode, signer: Arc<Signer>) -> Self {
-        Self { raft, signer, scans: Arc::new(Semaphore::new(1)) }
+    pub fn new(raft: RaftNode, search: Option<SearchIndex>, signer: Arc<Signer>) -> Self {
+        Self { raft, search, signer, scans: Arc::new(Semaphore::new(1)) }
     }
 
     async fn look(&self) -> Result<wire::ExamineResponse, Status> {
@@ -123,6 +125,12 @@ impl Operator for OperatorService {
         let Some(erased) = self.raft.erased(revision, deadline).await else {
             return Ok(Response::new(wire::ErasedResponse::default()));
         };
+        if let Some(search) = &self.search
+            && !search.has_erased(erased.through, deadline).await
+        {
+            // Log and state are clean, and words of it may still stand in the index: then this node has not erased it.
+            return Ok(Response::new(wire::ErasedResponse::default()));
+        }
         let status = self.raft.status();
         let claim = ErasureClaim {
             cluster_id: status.cluster_id,

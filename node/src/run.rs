@@ -118,7 +118,7 @@ pub fn services(
     cluster_secret: Option<String>,
 ) -> Router {
     let guard = |roles| Guard::new(cluster_secret.clone(), cluster_id, roles);
-    let operator = OperatorServer::new(OperatorService::new(raft.clone(), Arc::clone(&signer)));
+    let operator = OperatorServer::new(OperatorService::new(raft.clone(), search.clone(), Arc::clone(&signer)));
     let cluster = ClusterServer::new(ClusterService::new(raft.clone(), search, signer))
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .max_encoding_message_size(4 * REQUEST_BYTES_MAX);

@@ -3,8 +3,11 @@
 //! A search has to find what its caller wrote before. So it is asked of a state that is as fresh as the read wants it, and waits, for
 //! a bounded time, until the index has caught up with that state. An index that is merely behind then answers all the same, and the
 //! reply says up to where it goes; one that is being built answers nothing, and the caller asks another node.
+//!
+//! Words of what was forgotten stand in files of the index until those are merged. So when log and state have erased something, the
+//! index is thrown away and built anew, and only then has this node erased it ([`SearchIndex::has_erased`]).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -43,6 +46,8 @@ struct Shared {
     damaged: AtomicBool,
     rebuilds: AtomicU64,
     indexed: AtomicU64,
+    /// The index was built anew after everything up to this entry was erased from the state.
+    erased: watch::Sender<u64>,
     task: std::sync::OnceLock<AbortHandle>,
 }
 
@@ -73,6 +78,7 @@ impl SearchIndex {
             damaged: AtomicBool::new(false),
             rebuilds: AtomicU64::new(0),
             indexed: AtomicU64::new(0),
+            erased: watch::Sender::new(0),
             task: std::sync::OnceLock::new(),
         });
         let task = tokio::spawn(keep(Arc::downgrade(&shared), raft, dir, origin));
@@ -139,6 +145,13 @@ impl SearchIndex {
         }
     }
 
+    /// Whether the index holds nothing any more of what was erased up to an entry; waits for it until the deadline.
+    pub async fn has_erased(&self, through: u64, deadline: Instant) -> bool {
+        let mut erased = self.shared.erased.subscribe();
+        let reached = erased.wait_for(|erased| *erased >= through);
+        tokio::time::timeout_at(deadline.into(), reached).await.is_ok()
+    }
+
     pub fn exposition(&self) -> String {
         let current = self.shared.current.borrow().clone();
         let Size { documents, segments, disk_bytes } = current.index.as_ref().map(Index::size).unwrap_or_default();
@@ -165,40 +178,76 @@ fn building(detail: &str) -> wire::Unavailable {
     wire::Unavailable { reason: "starting".into(), detail: detail.into(), retry_after_ms: 1_000, maybe_written: false }
 }
 
+/// Names what was erased before the index was built; beside its own files, and gone with them.
+const ERASED_FILE: &str = "erased";
+
+/// Why an index is not followed any longer.
+enum End {
+    Stopped,
+    Failed(String),
+    /// Something was erased from the state, and its words may stand in files of the index.
+    Outdated,
+}
+
 /// Opens the index and follows the state, for ever.
 async fn keep(shared: std::sync::Weak<Shared>, raft: RaftNode, dir: PathBuf, origin: String) {
     let mut anew = false;
     loop {
+        // Of before the files go, so that what is built has none of it.
+        let erased = raft.erasures().borrow().as_ref().map_or(0, |erased| erased.through);
         let (at, of) = (dir.clone(), origin.clone());
-        let opened = blocking(move || if anew { Indexer::anew(&at, &of) } else { Indexer::open(&at, &of) }).await;
-        let why = match opened {
-            Ok(Ok(indexer)) => match follow(&shared, &raft, indexer).await {
-                Some(why) => why,
-                None => return,
-            },
-            Ok(Err(error)) => chain(&error),
-            Err(panic) => panic.to_string(),
+        let opened = blocking(move || {
+            let built_after = match anew {
+                true => Some(erased),
+                // Missing or unreadable: nobody knows what such an index holds.
+                false => std::fs::read_to_string(at.join(ERASED_FILE)).ok().and_then(|text| text.trim().parse().ok()),
+            };
+            let indexer = if anew { Indexer::anew(&at, &of) } else { Indexer::open(&at, &of) };
+            indexer.map(|indexer| (indexer, built_after.unwrap_or(0)))
+        });
+        let end = match opened.await {
+            Ok(Ok((indexer, built_after))) => follow(&shared, &raft, indexer, &dir, built_after).await,
+            Ok(Err(error)) => End::Failed(chain(&error)),
+            Err(panic) => End::Failed(panic.to_string()),
         };
-        tracing::error!(why, "the search index can't go on, and is built anew");
         anew = true;
+        let problem = match end {
+            End::Stopped => return,
+            End::Failed(why) => {
+                tracing::error!(why, "the search index can't go on, and is built anew");
+                Some(why)
+            }
+            End::Outdated => {
+                tracing::info!("the search index is built anew, without what was forgotten");
+                None
+            }
+        };
+        let is_failure = problem.is_some();
         match shared.upgrade() {
-            Some(shared) => shared.current.send_replace(Current { problem: Some(why), ..Current::default() }),
+            Some(shared) => shared.current.send_replace(Current { problem, ..Current::default() }),
             None => return,
         };
-        tokio::time::sleep(REST).await;
+        if is_failure {
+            tokio::time::sleep(REST).await;
+        }
     }
 }
 
-/// Follows the state until something fails, and tells what; nothing when the node stops.
-async fn follow(shared: &std::sync::Weak<Shared>, raft: &RaftNode, mut indexer: Indexer) -> Option<String> {
-    let mut applied = raft.applied();
+/// Follows the state until the index is of no more use, or the node stops. The index was built after everything up to `built_after`
+/// was erased.
+async fn follow(shared: &std::sync::Weak<Shared>, raft: &RaftNode, mut indexer: Indexer, dir: &Path, built_after: u64) -> End {
+    let (mut applied, mut erasures) = (raft.applied(), raft.erasures());
+    let mut is_noted = false;
     loop {
-        let this = shared.upgrade()?;
+        let Some(this) = shared.upgrade() else { return End::Stopped };
         if this.stop.load(Ordering::Relaxed) {
-            return None;
+            return End::Stopped;
         }
         if this.damaged.swap(false, Ordering::Relaxed) {
-            return Some("a search failed on it".into());
+            return End::Failed("a search failed on it".into());
+        }
+        if erasures.borrow_and_update().as_ref().is_some_and(|erased| erased.through > built_after) {
+            return End::Outdated;
         }
         applied.borrow_and_update();
         let (state, stopper) = (Arc::clone(raft.state()), Arc::clone(&this));
@@ -209,7 +258,7 @@ async fn follow(shared: &std::sync::Weak<Shared>, raft: &RaftNode, mut indexer: 
         let step: Result<Step, Error>;
         (indexer, step) = match following.await {
             Ok(done) => done,
-            Err(panic) => return Some(panic.to_string()),
+            Err(panic) => return End::Failed(panic.to_string()),
         };
         match step {
             Ok(step) => {
@@ -219,9 +268,17 @@ async fn follow(shared: &std::sync::Weak<Shared>, raft: &RaftNode, mut indexer: 
                     tracing::info!(documents = step.looked_at, through = step.through.0, "the search index was built");
                 }
             }
-            Err(error) => return Some(chain(&error)),
+            Err(error) => return End::Failed(chain(&error)),
         }
         let through = indexer.through();
+        if through.is_some() && !is_noted {
+            is_noted = true;
+            if let Err(error) = tokio::fs::write(dir.join(ERASED_FILE), built_after.to_string()).await {
+                // After a restart it is built once more than need be.
+                tracing::warn!(%error, "cannot note what the search index was built after");
+            }
+            this.erased.send_replace(built_after);
+        }
         this.current.send_replace(Current { index: Some(indexer.index()), through, problem: None });
         let is_wanted = || through.is_none_or(|through| this.wanted.load(Ordering::Relaxed) > through.0);
         if is_wanted() {
@@ -230,8 +287,11 @@ async fn follow(shared: &std::sync::Weak<Shared>, raft: &RaftNode, mut indexer: 
         }
         tokio::select! {
             () = this.asked.notified() => {}
+            _ = erasures.changed() => {}
             changed = applied.changed() => {
-                changed.ok()?;
+                if changed.is_err() {
+                    return End::Stopped;
+                }
                 let _ = tokio::time::timeout(UNASKED, this.asked.notified()).await;
             }
         }

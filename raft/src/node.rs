@@ -363,6 +363,11 @@ impl RaftNode {
         digest.map(Some).map_err(ReadError::Storage)
     }
 
+    /// What this node's log and state have erased last, as it moves: what is derived from them follows it.
+    pub fn erasures(&self) -> watch::Receiver<Option<Erased>> {
+        self.inner.erased.clone()
+    }
+
     /// What this node has erased last, once that reaches `revision`; what it is, however far, at the deadline.
     pub async fn erased(&self, revision: Revision, deadline: Instant) -> Option<Erased> {
         let mut erased = self.inner.erased.clone();
