@@ -13,17 +13,15 @@ use crate::registry::{Catalog, Effect, Reply, Tool};
 use crate::tools::group;
 
 /// What `/mcp` lists, in this order.
-pub const EVERYDAY: [&str; 20] = [
+pub const EVERYDAY: [&str; 18] = [
     "query",
     "query_expand",
     "store_fact",
     "query_facts",
-    "fact_history",
     "delete_fact",
     "list_entities",
     "save_session",
     "get_session",
-    "session_checkpoint",
     "punch_in",
     "punch_out",
     "check_punchcard",

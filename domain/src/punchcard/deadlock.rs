@@ -76,7 +76,8 @@ pub(super) fn circle(view: &impl Read, tenant: &str, passport: &str, now: LeaseT
         return Ok(None);
     }
     let mut reached: BTreeMap<String, Step> = BTreeMap::new();
-    // Of each resource, up to where in its queue everybody was reached: who came before is the same for all behind.
+    // Of each resource, up to where in its queue everybody was reached: who came before is the same for all behind. Not from the
+    // passport's own places: what it holds itself is in the way of those before it, and was left out there.
     let mut queues: BTreeMap<String, Revision> = BTreeMap::new();
     let mut next = VecDeque::from([passport.to_string()]);
     let mut steps = 0;
@@ -95,7 +96,9 @@ pub(super) fn circle(view: &impl Read, tenant: &str, passport: &str, now: LeaseT
             if !held.covers(&resource, &waiter)? {
                 let before = queue::before(view, &ticket, now)?;
                 in_the_way.extend(before.into_iter().map(|place| (place.holder, By::Ticket(place.id))));
-                queues.insert(ticket.resource.clone(), ticket.since);
+                if waiter != passport {
+                    queues.insert(ticket.resource.clone(), ticket.since);
+                }
             }
             for (holder, by) in in_the_way {
                 steps += 1;

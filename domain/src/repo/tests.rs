@@ -375,7 +375,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn the_pages_of_a_graph_hold_every_file_and_every_route_once(count in 0..200_usize, calls in 0..40_usize, parts in 1..9_usize, names in 1..60_usize) {
+    fn the_pages_of_a_graph_hold_every_file_and_every_route_once(
+        count in 0..200_usize,
+        calls in 0..40_usize,
+        // With the one of routes as many as are kept.
+        parts in 1..SCAN_PARTS_STORED_MAX,
+        names in 1..60_usize,
+    ) {
         let mut world = World::new();
         register(&mut world, "mara", "api").unwrap();
         let path = |n: usize| format!("{}{n}.rs", "d/".repeat(names));

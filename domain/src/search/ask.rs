@@ -292,8 +292,9 @@ fn graph_voice<'a>(view: &impl Read, at: &ReadStamp, seeds: impl Iterator<Item =
         }
         for (kind, id) in graph::neighbours(view, tenant, &kind, &id, SEARCH_EDGES)? {
             *votes.entry(graph::entity_key(tenant, &kind, &id)).or_default() += vote / 2;
+            // A step further away.
             for key in fact::best_about(view, at, &format!("{kind}:{id}"), SEARCH_FACTS)? {
-                *votes.entry(key).or_default() += vote / 2;
+                *votes.entry(key).or_default() += vote / 3;
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use quorate_domain::artefact;
+use quorate_domain::{artefact, flag};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -80,6 +80,7 @@ impl Tool for ArtefactPut {
     const SCOPE: &'static str = "crux-mcp.artefact_put";
     const EFFECT: Effect = Effect::Write;
     const GROUP: &'static str = group::ARTEFACTS;
+    const SWITCH: Option<flag::Definition> = Some(flag::ARTEFACTS);
     const IDEMPOTENT: bool = true;
     type Output = Artefact;
 
@@ -142,6 +143,7 @@ impl Tool for ArtefactGet {
     const SCOPE: &'static str = "crux-mcp.artefact_get";
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::ARTEFACTS;
+    const SWITCH: Option<flag::Definition> = Some(flag::ARTEFACTS);
     const IDEMPOTENT: bool = true;
     type Output = ArtefactContent;
 
@@ -232,6 +234,7 @@ impl Tool for ArtefactList {
     const SCOPE: &'static str = "crux-mcp.artefact_list";
     const EFFECT: Effect = Effect::Read;
     const GROUP: &'static str = group::ARTEFACTS;
+    const SWITCH: Option<flag::Definition> = Some(flag::ARTEFACTS);
     const IDEMPOTENT: bool = true;
     type Output = Artefacts;
 

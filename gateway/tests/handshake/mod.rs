@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    async fn names(&self, caller: &Caller) -> Vec<String> {
+    pub async fn names(&self, caller: &Caller) -> Vec<String> {
         self.listed(caller).await.iter().map(|tool| tool["name"].as_str().unwrap().to_string()).collect()
     }
 
@@ -230,7 +230,8 @@ async fn every_tool_that_a_flag_switches_off_declares_that_flag_and_no_other_doe
         // Not all that is not enabled hangs on a flag: an update has to be set up.
         let names_a_flag = flag::ALL.iter().any(|flag| answer.text.contains(flag.name));
         let facts = &result["structuredContent"];
-        let told_off = facts["feature_enabled"] == false || (facts["enabled"] == false && names_a_flag);
+        let told_off =
+            facts["feature_enabled"] == false || facts["feature_disabled"] == true || (facts["enabled"] == false && names_a_flag);
         let (is_off, answer) = (refused || told_off, answer.text);
         let is_named = entry.switch.is_none_or(|flag| told_off || answer.contains(flag.name));
         if is_off != entry.switch.is_some() || !is_named {

@@ -238,5 +238,5 @@ async fn a_request_without_a_budget_says_so_whether_or_not_approvals_are_on() {
     assert!(told.contains("feature_disabled"), "{told}");
     expect_test::expect![[r#"
         200 -32602 wrote=no `approval_request` needs `token_budget`. Nothing was written. Say how many tokens the act may cost; 0 will do.
-        200 {"content":[{"type":"text","text":"{\"request_id\":null,\"status\":\"feature_disabled\",\"risk_tier\":\"high\",\"tenant_id\":\"default\",\"feature_enabled\":false}"}],"structuredContent":{"request_id":null,"status":"feature_disabled","risk_tier":"high","tenant_id":"default","feature_enabled":false},"_meta":{"io.quorate/revision":9}}"#]].assert_eq(&format!("{on}\n{off}"));
+        200 {"content":[{"type":"text","text":"{\"request_id\":null,\"status\":\"feature_disabled\",\"risk_tier\":\"high\",\"tenant_id\":\"default\",\"feature_enabled\":false}"}],"structuredContent":{"request_id":null,"status":"feature_disabled","risk_tier":"high","tenant_id":"default","feature_enabled":false},"_meta":{"io.quorate/revision":10}}"#]].assert_eq(&format!("{on}\n{off}"));
 }
