@@ -206,7 +206,8 @@ mod tests {
     fn each_thing_that_went_wrong_is_named_and_changes_the_digest() {
         let script = Script::of(3, 5, 60);
         let right = found(&script).judge(&script).digest;
-        let spoil: [(&str, fn(&mut Found)); 6] = [
+        type Spoil = fn(&mut Found);
+        let spoil: [(&str, Spoil); 6] = [
             ("every item is where", |found| *found.states.get_mut(&0).unwrap() = "blocked".into()),
             ("every edit counts once", |found| *found.edits.get_mut("src/part-0.rs").unwrap() -= 1),
             ("every request was decided", |found| found.approvals.values_mut().for_each(|status| *status = "pending".into())),

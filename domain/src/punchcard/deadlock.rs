@@ -6,7 +6,8 @@
 //!
 //! The search is bounded ([`DEADLOCK_STEPS_MAX`]). Beyond that a wait is let in, and its own time, or that of a lease, ends it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use serde::{Deserialize, Serialize};
 
@@ -109,9 +110,9 @@ pub(super) fn circle(view: &impl Read, tenant: &str, passport: &str, now: LeaseT
                 if steps >= DEADLOCK_STEPS_MAX {
                     return Ok(None);
                 }
-                if !reached.contains_key(&holder) {
-                    next.push_back(holder.clone());
-                    reached.insert(holder, step);
+                if let Entry::Vacant(first) = reached.entry(holder) {
+                    next.push_back(first.key().clone());
+                    first.insert(step);
                 }
             }
         }

@@ -81,7 +81,7 @@ impl ListWork {
         let tenant = &at.caller.tenant;
         let mut refusal = check_tenant(&at.caller, self.tenant_id.as_deref())
             .or_else(|| assignee.and_then(|assignee| check_name("assignee_passport", assignee)))
-            .or_else(|| (self.ready && self.state.is_some_and(|state| state != State::Planned)).then(|| only_planned()));
+            .or_else(|| (self.ready && self.state.is_some_and(|state| state != State::Planned)).then(only_planned));
         if let (None, Some(project)) = (&refusal, &self.project_id) {
             refusal = check_project(view, tenant, project)?;
         }

@@ -123,11 +123,8 @@ impl Connector {
             if let Err(error) = card.keep().await {
                 return error;
             }
-            let sources = match self.sources().await {
-                Ok(sources) => sources,
-                // The next renewal tells whether the card is lost.
-                Err(_) => Vec::new(),
-            };
+            // Where they can't be told, the next renewal tells whether the card is lost.
+            let sources = self.sources().await.unwrap_or_default();
             for source in sources {
                 let (repo, hints) = (source.repo.clone(), source.hints);
                 let visit = visits.entry(repo).or_insert_with(|| Visit::first(&source));
