@@ -314,6 +314,7 @@ fn certificates(data: &Path, deployment: &Deployment, name: &str) -> (Option<Pat
 async fn bring_up(deployment: &Deployment, data: &Path, flags: &[(String, String)]) -> Result<(), Failure> {
     let nodes = deployment.nodes(data)?;
     let deadline = Instant::now() + START_WITHIN;
+    let mut is_formed = false;
     loop {
         let found = survey(&nodes).await;
         if found.leader.is_some() {
@@ -321,7 +322,7 @@ async fn bring_up(deployment: &Deployment, data: &Path, flags: &[(String, String
         }
         let fresh = found.nodes.iter().filter(|node| node.role == "uninitialized").count() as u64;
         // Only a deployment that never ran is formed: nodes that lost their disks must not begin anew behind the others.
-        if fresh == NODES && deployment.nodes.iter().all(|node| !node.created) {
+        if !is_formed && fresh == NODES && deployment.nodes.iter().all(|node| !node.created) {
             let members = deployment
                 .nodes
                 .iter()
@@ -329,6 +330,8 @@ async fn bring_up(deployment: &Deployment, data: &Path, flags: &[(String, String
                 .collect();
             let mut client = connect(&deployment.nodes[0].grpc, &nodes).await?;
             transfer::init(&mut client, members).await?;
+            // They may take a moment to say so.
+            is_formed = true;
         }
         if Instant::now() > deadline {
             let states: Vec<String> = found.nodes.iter().map(|node| format!("node {} is {}", node.id, node.role)).collect();

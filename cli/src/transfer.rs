@@ -117,8 +117,17 @@ impl Init {
         }
         let nodes = self.target.nodes_at(self.voters.iter().map(|voter| voter.grpc.clone()).collect())?;
         let mut client = connect(&self.voters[0].grpc, &nodes).await?;
-        init(&mut client, self.voters).await?;
-        output::print(self.target.json, &json!({"ok": true}), "the cluster is formed");
+        let is_voter = |id: u64, voters: &[Member]| voters.iter().any(|voter| voter.id == id);
+        let changed = match init(&mut client, self.voters.clone()).await {
+            Ok(()) => true,
+            // Asked for again: what was to be formed is there.
+            Err(error) => match survey(&nodes).await.nodes.iter().any(|node| node.is_voter() && is_voter(node.id, &self.voters)) {
+                true => false,
+                false => return Err(error),
+            },
+        };
+        let told = if changed { "the cluster is formed" } else { "the cluster was formed before; nothing changed" };
+        output::print(self.target.json, &json!({"ok": true, "changed": changed}), told);
         Ok(())
     }
 }

@@ -13,6 +13,11 @@ from runner import main  # noqa: E402
 from wire import Client  # noqa: E402
 
 
+def unique(begin):
+    """A word that nothing else holds. Of letters alone: a mix of letters and digits is several words, which others share."""
+    return begin + "".join(chr(ord("g") + int(digit, 16)) for digit in uuid.uuid4().hex[:12])
+
+
 class Search(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -32,7 +37,7 @@ class Search(unittest.TestCase):
 
     def test_a_write_is_found_by_the_next_search_and_what_it_replaced_is_not(self):
         a, b, other = self.client("agent-a"), self.client("agent-b"), self.client("other-tenant")
-        word = f"w{uuid.uuid4().hex[:12]}"
+        word = unique("w")
         for n in range(10):
             a.ok("store_fact", entity="svc:api", key=word, value=f"{word} version{n}")
             # Any node may serve it.
@@ -46,7 +51,7 @@ class Search(unittest.TestCase):
 
     def test_what_nobody_knows_is_noted_as_a_gap(self):
         a = self.client("agent-a")
-        word = f"g{uuid.uuid4().hex[:12]}"
+        word = unique("g")
         reply = a.ok("query", tenant_id="default", query=f"what is {word}")
         self.assertEqual((reply["coverage"]["gaps"], reply["coverage"]["below_floor"]), ([word], True))
         [gap] = self.client("agent-b").ok("get_gaps", query=word)["gaps"]
@@ -55,7 +60,7 @@ class Search(unittest.TestCase):
 
     def test_an_index_that_is_gone_or_torn_is_built_anew(self):
         a = self.client("agent-a")
-        word = f"i{uuid.uuid4().hex[:12]}"
+        word = unique("i")
         a.ok("store_fact", entity="svc:api", key=word, value="kept in the state")
         self.assertEqual(self.found(a, word), [f"svc:api / {word}"])
         self.deployment.halt()
@@ -70,7 +75,7 @@ class Search(unittest.TestCase):
             self.assertEqual(self.found(a, word), [f"svc:api / {word}"])
 
     def test_a_folder_is_ingested_once_found_by_its_words_and_follows_its_files(self):
-        word = f"d{uuid.uuid4().hex[:12]}"
+        word = unique("d")
         with tempfile.TemporaryDirectory() as folder:
             for n in range(3):
                 (pathlib.Path(folder) / f"{word}{n}.md").write_text(f"# Chapter {n}\n\nabout {word} number{n}\n" + "and more words\n\n" * 400)
