@@ -59,7 +59,7 @@ class Repositories(unittest.TestCase):
         self.assertEqual((first["repo_id"], first["parts_sent"] > 0), ("projects-api", True))
 
         mate = self.client("agent-b")
-        repos = mate.ok("list_repos", tenant_id=mate.ok("get_agent_identity")["tenant_id"])["repos"]
+        repos = mate.ok("list_repos", tenant_id="default")["repos"]
         self.assertEqual([(repo["repo_id"], repo["last_scan_id"]) for repo in repos if repo["repo_id"] == "projects-api"],
                          [("projects-api", first["scan_id"])])
         shown = mate.ok("get_workspace_storyline", endpoint="POST /v1/projects", repo_id="projects-api")
@@ -88,7 +88,7 @@ class Repositories(unittest.TestCase):
 
     def test_a_folder_that_the_gateway_may_read_is_scanned_when_it_is_registered(self):
         client = self.client()
-        tenant = client.ok("get_agent_identity")["tenant_id"]
+        tenant = "default"
         made = client.ok("register_repo", tenant_id=tenant, root_path=str(self.own / "app"))
         self.assertEqual((made["repo_id"], made["last_scan_id"][:5]), ("app", "scan_"))
         self.assertIn("GET /health  health", client.ok("get_workspace_storyline", repo_id="app")["tree"])

@@ -37,17 +37,17 @@ class Search(unittest.TestCase):
 
     def test_a_write_is_found_by_the_next_search_and_what_it_replaced_is_not(self):
         a, b, other = self.client("agent-a"), self.client("agent-b"), self.client("other-tenant")
-        word = unique("w")
-        for n in range(10):
-            a.ok("store_fact", entity="svc:api", key=word, value=f"{word} version{n}")
+        word, versions = unique("w"), [unique("v") for _ in range(10)]
+        for version in versions:
+            a.ok("store_fact", entity="svc:api", key=word, value=f"{word} {version}")
             # Any node may serve it.
-            self.assertEqual(self.found(b, f"{word} version{n}"), [f"svc:api / {word}"])
+            self.assertEqual(self.found(b, f"{word} {version}"), [f"svc:api / {word}"])
         self.assertEqual([row["title"] for row in other.ok("query", tenant_id="other", query=word)["results"]], [])
-        reply = b.ok("query", tenant_id="default", query=f"{word} version3")
-        self.assertEqual(reply["coverage"]["gaps"], ["version3"], "an earlier version is found by nobody")
+        reply = b.ok("query", tenant_id="default", query=f"{word} {versions[3]}")
+        self.assertEqual(reply["coverage"]["gaps"], [versions[3]], "an earlier version is found by nobody")
         [row] = reply["results"]
         [whole] = b.ok("query_expand", tenant_id="default", result_ids=[row["doc_id"]])["results"]
-        self.assertEqual(whole["content"], f"{word} version9")
+        self.assertEqual(whole["content"], f"{word} {versions[9]}")
 
     def test_what_nobody_knows_is_noted_as_a_gap(self):
         a = self.client("agent-a")
