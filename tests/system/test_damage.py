@@ -71,12 +71,12 @@ class Damage(unittest.TestCase):
         self.client = Client(self.deployment.info["http"], self.deployment.token("agent-a"))
         until(lambda: "goes into quarantine" in self.deployment.log(), 90, "the damage is found")
         self.assert_all_right()
-        until(lambda: "the state was rebuilt from another member's" in self.deployment.log(), 60, "the node rebuilds itself")
+        until(lambda: "the state was rebuilt from another member's" in self.deployment.log(), 150, "the node rebuilds itself")
 
         def back():
             node = self.node(victim)
             return node["role"] in ("leader", "follower") and not node.get("not_ready") and node["lag"] == 0
-        until(back, 60, "the node is back")
+        until(back, 150, "the node is back")
         code, found, text = self.deployment.verb("scrub")
         self.assertEqual(code, 0, text)
         self.assertFalse((self.folder(victim) / "quarantine").exists())

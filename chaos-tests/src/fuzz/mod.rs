@@ -193,7 +193,7 @@ async fn callers(http: &reqwest::Client, door: &str, tokens: &[String]) -> anyho
     let mut names = Vec::new();
     for token in tokens {
         let (status, answer, _) = post(http, &format!("{door}/v1/tools/crux/get_agent_identity"), token, &json!({})).await?;
-        let name = ["passport_id", "passport", "agent_id"].iter().find_map(|field| answer[field].as_str());
+        let name = answer["agent_name"].as_str();
         names.push(name.with_context(|| format!("a token is not known: {status} {answer}"))?.to_string());
     }
     Ok(names)

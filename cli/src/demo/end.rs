@@ -61,10 +61,10 @@ impl Found {
                 found.twice.push(place);
             }
         }
-        // Newest first, so stories are told from their end.
+        // Oldest first.
         for event in all(caller, "status_feed", &json!({ "limit": 1_000 }), "events").await? {
             if let Some(place) = places.get(&text(&event["work_id"])) {
-                found.stories.entry(*place).or_default().insert(0, text(&event["verb"]));
+                found.stories.entry(*place).or_default().push(text(&event["verb"]));
             }
         }
         for file in 0..script.files {
@@ -90,7 +90,7 @@ impl Found {
                 None => break,
             }
         }
-        let cards = all(caller, "list_punchcards", &json!({ "status": "active", "limit": 1_000 }), "punchcards").await?;
+        let cards = all(caller, "list_punchcards", &json!({ "status": "held", "limit": 1_000 }), "punchcards").await?;
         found.cards = cards.iter().map(|card| text(&card["resource"])).collect();
         Ok(found)
     }
