@@ -2,6 +2,7 @@
 import contextlib
 import http.client
 import json
+import time
 import urllib.parse
 
 PROTOCOL = "2025-11-25"
@@ -60,6 +61,7 @@ class Client:
         self.token, self.via = token, via
         self.session = None
         self._connection, self._ready, self._id = None, False, 0
+        self._used = time.monotonic()
 
     def close(self):
         if self._connection:
@@ -79,6 +81,10 @@ class Client:
     def send(self, method, path, body=b"", headers=None, via="http"):
         """Sends bytes as they are. Headers given as NOTHING are left out."""
         merged = {name: value for name, value in {**self.headers(), **(headers or {})}.items() if value is not NOTHING}
+        # A gateway closes what is silent for two minutes; nobody should learn that from a call that is lost.
+        if time.monotonic() - self._used > 60:
+            self.close()
+        self._used = time.monotonic()
         fresh = self._connection is None
         if fresh:
             self._connection = self._kind(self._host, self._port, timeout=self._timeout, **self._options)

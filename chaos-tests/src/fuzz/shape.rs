@@ -100,9 +100,7 @@ impl Shape {
             Wish::Refused => self.break_one(rng, &mut made),
             Wish::Hostile => self.spoil(rng, &mut made),
         }
-        if wish != Wish::Refused {
-            self.spare_callers(&mut made, known);
-        }
+        self.spare_callers(&mut made, known);
         Value::Object(made)
     }
 
