@@ -38,8 +38,8 @@ MUTANTS = {
         ("domain/src/machine.rs", "        Some(token) => punchcard::check_token",
          "        Some(_) if crate::mutant(NAME) => Ok(None),\n        Some(token) => punchcard::check_token")]),
     "leases end after half their time": (10, ["two holders", "a card for"], [
-        ("domain/src/punchcard.rs", "deadline: at.lease_now.plus_ms(ask.ttl_ms())",
-         "deadline: at.lease_now.plus_ms(ask.ttl_ms() / if crate::mutant(NAME) { 2 } else { 1 })")]),
+        ("domain/src/punchcard.rs", "deadline: at.lease_now.plus_ms(lasts_ms),",
+         "deadline: at.lease_now.plus_ms(lasts_ms / if crate::mutant(NAME) { 2 } else { 1 }),")]),
     "a new leader lets all leases begin anew": (10, ["a card for"], [
         ("raft/src/clock.rs", "            self.counted = Some((term, now));\n            return 0;",
          "            let late = if quorate_domain::mutant(NAME) { 10 } else { 0 };\n"
@@ -55,9 +55,10 @@ MUTANTS = {
     "a decided approval is decided again": (10, ["not linearizable: approval", "not decided once"], [
         ("domain/src/approval.rs", "            decided @ (ApprovalStatus::Approved", "            _ if crate::mutant(NAME) => {}\n            decided @ (ApprovalStatus::Approved")]),
     "a decision gets two receipts": (10, ["the log of receipts"], [
-        ("domain/src/approval.rs", "    approval.receipt_body_hash = Some(receipt::append(",
-         "    if crate::mutant(NAME) {\n        receipt::append(tx, at, &format!(\"{receipt_id}-again\"), body.clone(), Some(&reviewer))?;\n    }\n"
-         "    approval.receipt_body_hash = Some(receipt::append(")]),
+        ("domain/src/approval.rs", "    approval.receipt_body_hash = Some(prove(",
+         "    if crate::mutant(NAME) {\n        let again = format!(\"{receipt_id}-again\");\n"
+         "        prove(tx, at, approval, &again, decision, &reviewer, notes.as_deref())?;\n    }\n"
+         "    approval.receipt_body_hash = Some(prove(")]),
     "one event in seven is not told": (10, ["watcher"], [
         ("domain/src/event.rs", "    let event = Event { revision: at.revision,",
          "    if at.revision.0 % 7 == 0 && crate::mutant(NAME) {\n        return Ok(());\n    }\n    let event = Event { revision: at.revision,")]),

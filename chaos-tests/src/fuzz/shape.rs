@@ -92,6 +92,10 @@ impl Shape {
         Ok(Self { name, properties: schema["properties"].as_object().cloned().unwrap_or_default(), required })
     }
 
+    pub fn may_end_a_passport(&self) -> bool {
+        ENDING.contains(&self.name.as_str())
+    }
+
     pub fn arguments(&self, rng: &mut StdRng, wish: Wish, known: &Known) -> Value {
         let mut made = self.valid(rng, known);
         match wish {
@@ -186,7 +190,7 @@ impl Shape {
     }
 
     fn spare_callers(&self, made: &mut Map<String, Value>, known: &Known) {
-        if !ENDING.contains(&self.name.as_str()) {
+        if !self.may_end_a_passport() {
             return;
         }
         for value in made.values_mut() {
