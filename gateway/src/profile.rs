@@ -13,13 +13,12 @@ use crate::registry::{Catalog, Effect, Reply, Tool};
 use crate::tools::group;
 
 /// What `/mcp` lists, in this order.
-pub const EVERYDAY: [&str; 18] = [
+pub const EVERYDAY: [&str; 17] = [
     "query",
     "query_expand",
     "store_fact",
     "query_facts",
     "delete_fact",
-    "list_entities",
     "save_session",
     "get_session",
     "punch_in",

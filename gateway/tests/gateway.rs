@@ -191,9 +191,13 @@ impl World {
         let answer = self.call(caller, tool, arguments).await;
         let result = &answer.json()["result"];
         assert!(result["structuredContent"].is_object(), "{tool}: {}", answer.told());
-        let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
-        assert_eq!(text, result["structuredContent"], "text and structured content say the same");
-        text
+        let (text, facts) = (result["content"][0]["text"].as_str().unwrap(), result["structuredContent"].clone());
+        match serde_json::from_str::<Value>(text) {
+            Ok(text) => assert_eq!(text, facts, "text and structured content say the same"),
+            // A text for people, such as a drawn tree, is one of the facts.
+            Err(_) => assert!(facts.as_object().unwrap().values().any(|fact| fact == text), "{tool}: {text} is not in {facts}"),
+        }
+        facts
     }
 }
 
@@ -1174,8 +1178,14 @@ async fn every_answer_fits_its_schema() {
     run(&a(), "github_open_prs", json!({ "repo": "acme/api" })).await;
     run(&a(), "github_open_issues", json!({ "repo": "acme/api", "label": "bug" })).await;
     run(&a(), "github_comments_since", json!({ "since": "2026-01-31T00:00:00Z" })).await;
+    let parked = run(&a(), "artefact_put", json!({ "content_bytes_base64": "aGVsbG8=", "mime_type": "text/plain" })).await;
+    run(&a(), "artefact_get", json!({ "artefact_id": parked["artefact_id"] })).await;
+    run(&a(), "artefact_list", json!({})).await;
 
-    let all: std::collections::BTreeSet<&str> = catalog.entries().iter().map(|entry| entry.name).collect();
+    // These ask an index, which a real node has: `tests/system/test_search.py` and `test_fuzz.py` hold them to their schemas.
+    let of_the_index = ["query", "query_scan", "query_expand", "get_gaps"];
+    let all: std::collections::BTreeSet<&str> =
+        catalog.entries().iter().map(|entry| entry.name).filter(|name| !of_the_index.contains(name)).collect();
     assert_eq!(called, all, "every tool was called");
 }
 

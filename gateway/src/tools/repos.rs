@@ -98,7 +98,7 @@ pub struct SourceFile {
     /// Whether it is of tests.
     t: bool,
     /// Calls into other files that are left out here, for there are too many.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     edges_left_out: u64,
     /// Why it was not read in whole: `unreadable`, `too_large`, `too_slow` or `too_many`.
     #[serde(skip_serializing_if = "Option::is_none")]
