@@ -161,6 +161,8 @@ pub struct Fault {
 
 /// No leader for so long: the fault is not made.
 const LEADER_WITHIN: Duration = Duration::from_secs(20);
+/// A node whose disk is well again has to be ready after so long, and not only as it was before.
+const READY_FOR: Duration = Duration::from_secs(2);
 /// After a fault something has to show within this time, for it to have bitten.
 const SHOWS_WITHIN: Duration = Duration::from_secs(15);
 
@@ -588,14 +590,25 @@ impl Hand {
         let (id, who) = self.leader_or_follower().await?;
         self.cluster().await?.excuse(id, true);
         let count = self.with_fault(id, switch, value, counter, 1_500..4_000).await?;
-        let mut cluster = self.cluster().await?;
-        // One that has stopped is noticed now, and excused.
-        for (name, status) in cluster.ended_by_themselves() {
-            self.stage.tell(format!("{name} ended by itself: {status}"));
+        // What it began on a bad disk may end it later: it is excused until all are ready again, and started as a supervisor would.
+        let (healed, deadline) = (self.now(), Instant::now() + 2 * SHOWS_WITHIN);
+        let mut has_stopped = false;
+        loop {
+            let sight = self.stage.sights.last();
+            let mut cluster = self.cluster().await?;
+            for (name, status) in cluster.ended_by_themselves() {
+                self.stage.tell(format!("{name} ended by itself: {status}"));
+            }
+            has_stopped |= !cluster.is_running(id);
+            cluster.start_node(id)?;
+            // Too late: whether it comes back at all is asked at the end.
+            if (sight.at > healed + READY_FOR && sight.ready >= cluster.node_ids().len()) || Instant::now() > deadline {
+                cluster.excuse(id, false);
+                break;
+            }
+            drop(cluster);
+            sleep(Duration::from_millis(100)).await;
         }
-        let has_stopped = !cluster.is_running(id);
-        cluster.start_node(id)?;
-        cluster.excuse(id, false);
         let end = if has_stopped { ", and stopped" } else { "" };
         Ok((format!("node {id}, {who}{end}"), count.map(|told| format!("{told} writes or syncs failed"))))
     }
