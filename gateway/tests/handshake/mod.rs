@@ -436,7 +436,7 @@ async fn acknowledged_use_shows_what_a_host_needs_and_carries_the_audit_envelope
 
 /// What an address takes, where it looks at that before it looks at scopes.
 fn body_for(path: &str) -> String {
-    let edit = json!({ "hook_event_name": "PreToolUse", "tool_name": "Edit", "tool_input": { "file_path": "/work/a.rs" }, "cwd": "/work" });
+    let edit = json!({ "hook_event_name": "PreToolUse", "tool_name": "Edit", "tool_input": { "file_path": "/srv/a.rs" }, "cwd": "/srv" });
     let body = match path {
         "/v1/guard" => json!({ "moment": "before_edit", "take": ["file://a.rs"], "within_ms": 1_000 }),
         "/v1/hook/claude-code" => edit,
@@ -466,7 +466,7 @@ async fn the_matrix_of_routes_is_the_same_each_time_and_is_what_the_routes_do() 
             let ask = async |token: Option<&str>| {
                 let mut headers = vec![("Content-Type".to_string(), "application/json".to_string())];
                 headers.extend(token.map(|token| ("Authorization".to_string(), format!("Bearer {token}"))));
-                headers.push(("Quorate-Root".into(), "/work".into()));
+                headers.push(("Quorate-Root".into(), "/srv".into()));
                 let body = if method == "POST" { body_for(&path) } else { String::new() };
                 http(world.address, method, &path, &headers, &body).await.status
             };
