@@ -67,13 +67,14 @@ pub struct StateStore {
     damage: Damage,
 }
 
-/// Whether any read has found something else on the disk than what was written there. Clones are the same.
+/// Whether the disk was found to hold something else than what was written there, by a read or by RocksDB's own work, whose finding
+/// the next commit or flush tells. Clones are the same.
 #[derive(Clone, Default)]
 struct Damage(Arc<AtomicBool>);
 
 impl Damage {
-    fn noted<T>(&self, read: Result<T, StorageError>) -> Result<T, StorageError> {
-        read.inspect_err(|error| {
+    fn noted<T>(&self, done: Result<T, StorageError>) -> Result<T, StorageError> {
+        done.inspect_err(|error| {
             let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
             while let Some(error) = cause {
                 // RocksDB's word for a checksum that does not fit, and its like.
@@ -126,7 +127,7 @@ impl StateStore {
     /// Makes the writes and the marker one batch: seen at once by later reads, durable with the next flush.
     pub fn commit(&self, writes: Writes, applied: Bytes) -> Result<(), StorageError> {
         let _writer = self.writer();
-        self.current().db.write(&mut |batch| {
+        let written = self.current().db.write(&mut |batch| {
             for ((table, key), value) in &writes {
                 match value {
                     Some(value) => batch.put(table.name(), key, value),
@@ -134,17 +135,18 @@ impl StateStore {
                 }
             }
             batch.put(APPLIED, APPLIED_KEY, &applied);
-        })
+        });
+        self.damage.noted(written)
     }
 
-    /// Whether a read, of this store or of a view of it, has found damage.
+    /// Whether anything done with this store, or read from a view of it, has found damage.
     pub fn is_damaged(&self) -> bool {
         self.damage.0.load(Ordering::Acquire)
     }
 
     /// The marker of the last commit.
     pub fn applied(&self) -> Result<Option<Bytes>, StorageError> {
-        self.current().applied()
+        self.damage.noted(self.current().applied())
     }
 
     /// The marker of a commit that is on disk with all before it. RocksDB may have flushed more on its own.
@@ -156,20 +158,20 @@ impl StateStore {
     /// for a blocking thread, on a schedule. Commits go on meanwhile.
     pub fn flush(&self) -> Result<Option<Bytes>, StorageError> {
         let generation = self.current();
-        generation.flush()?;
+        self.damage.noted(generation.flush())?;
         Ok(generation.flushed_applied().clone())
     }
 
     /// Rewrites the files without what was deleted, so that its space comes back now and not some day. For a blocking thread.
     pub fn compact(&self) -> Result<(), StorageError> {
-        self.current().db.compact()
+        self.damage.noted(self.current().db.compact())
     }
 
     /// Rewrites the files that may hold rows of these ranges, so that none has a deleted or overwritten one when it returns. For a
     /// blocking thread.
     pub fn erase(&self, ranges: &[(Table, Vec<u8>, Vec<u8>)]) -> Result<(), StorageError> {
         let generation = self.current();
-        ranges.iter().try_for_each(|(table, from, to)| generation.db.erase(table.name(), from, to))
+        ranges.iter().try_for_each(|(table, from, to)| self.damage.noted(generation.db.erase(table.name(), from, to)))
     }
 
     /// Replaces the state by that of `snapshot`, whose files stay as they are. Views keep the state they were made of.
@@ -206,7 +208,7 @@ impl StateStore {
     /// The files of the state at the boundary of one commit, in the new directory `dir`, and that commit's marker. Commits went on
     /// while they were made, so only the files know which it is.
     pub(crate) fn checkpoint(&self, dir: &Path) -> Result<Bytes, StorageError> {
-        self.current().db.checkpoint(dir)?;
+        self.damage.noted(self.current().db.checkpoint(dir))?;
         Ok(self.engine.read_checkpoint(dir, APPLIED, APPLIED_KEY)?.unwrap_or_default().into())
     }
 
@@ -244,7 +246,7 @@ struct PinnedView {
 impl StateView {
     /// The marker of the commit this is the state after.
     pub fn applied(&self) -> Result<Option<Bytes>, StorageError> {
-        Ok(self.0.rows.get(APPLIED, APPLIED_KEY)?.map(Bytes::from))
+        Ok(self.0.damage.noted(self.0.rows.get(APPLIED, APPLIED_KEY))?.map(Bytes::from))
     }
 }
 
@@ -497,6 +499,31 @@ mod tests {
         assert_eq!((mine.len(), differing), (Table::ALL.len(), vec![3]));
         let whole = state.view().digest_part(&Place::default(), 1_000, u64::MAX).unwrap();
         assert_eq!((whole.rows, whole.next), (Table::ALL.len() as u64, None));
+    }
+
+    #[test]
+    fn damage_that_rocksdb_finds_by_itself_is_known_as_damage_of_the_state() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(state_with(dir.path(), "old"));
+        for file in fs::read_dir(dir.path().join(generation_name(1))).unwrap() {
+            let path = file.unwrap().path();
+            let mut bytes = fs::read(&path).unwrap();
+            // Not the file that every start reads.
+            let is_marker = bytes.windows(APPLIED.len()).any(|word| word == APPLIED.as_bytes());
+            if path.extension().is_some_and(|extension| extension == "sst") && !is_marker {
+                bytes[10] ^= 1;
+                fs::write(&path, bytes).unwrap();
+            }
+        }
+        let state = StateStore::open(dir.path(), StateOptions::default()).unwrap();
+        assert!(!state.is_damaged(), "nobody has read it yet");
+        // It merges files on its own once there are some, and tells with a later write.
+        let write = |n: u64| {
+            let row = ((Table::Records, b"key".to_vec()), Some(n.to_be_bytes().to_vec()));
+            state.commit([row].into(), Bytes::copy_from_slice(&n.to_be_bytes())).and_then(|()| state.flush())
+        };
+        let failed = (0..2_000).find_map(|n| write(n).err()).expect("it merges files before there are so many");
+        assert!(state.is_damaged(), "{failed}");
     }
 
     #[test]

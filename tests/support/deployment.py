@@ -205,14 +205,10 @@ class Deployment:
         self._others.append(process)
         return process, pathlib.Path(log.name)
 
-    def halt(self):
-        """Stops what dev runs; the folder stays."""
-        self._end(self._process)
-
     def restart(self):
         """Stops what dev runs and starts it again on the same folder."""
         self.halt()
-        self.info = self._launch()
+        self.go_on()
 
     def stop(self, keep=False):
         """Ends everything, and whatever of it is left. Doing it twice does no harm."""

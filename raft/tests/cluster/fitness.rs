@@ -248,7 +248,7 @@ fn one_disk_that_fills_up_stops_nobody_and_two_of_three_refuse_what_grows_until_
     first.fill();
     let second =
         wait("a leader with room", || cluster.running().find(|replica| replica.id != first.id && replica.status().role == "leader"));
-    assert!(first.has("disk_low") && first.status().not_ready.is_empty(), "it serves, and follows");
+    wait("it serves, and follows", || (first.has("disk_low") && first.status().not_ready.is_empty()).then_some(()));
     assert!(cluster.decide(store_fact()).outcome.is_ok());
 
     second.fill();
