@@ -233,7 +233,7 @@ impl CallError {
                 Refusal::RequestConflict { .. } => 422,
                 Refusal::Full { .. } => 429,
                 Refusal::OutOfSpace { .. } => 507,
-                Refusal::FeatureOff { .. } => 501,
+                Refusal::FeatureOff { .. } | Refusal::TooNew { .. } => 501,
             },
             CallError::Arguments { .. } => 400,
             CallError::Unauthenticated => 401,

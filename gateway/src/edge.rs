@@ -8,7 +8,7 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 
 use crate::config::Settings;
-use crate::limit::{BODY_BYTES_DRAINED, BODY_BYTES_MAX, JSON_DEPTH_MAX};
+use crate::limit::{BODY_BYTES_DRAINED, BODY_BYTES_MAX};
 
 /// Which `Host` and `Origin` are ours. A page on another site can make a browser on this machine send requests here; it can't
 /// choose these two.
@@ -30,9 +30,12 @@ impl Doors {
 
     /// Why the request is turned away, if it is.
     pub fn refuse(&self, headers: &HeaderMap, authority: Option<&str>) -> Option<&'static str> {
-        let host = match headers.get(header::HOST) {
-            Some(host) => host.to_str().ok(),
-            None => authority,
+        let mut named = headers.get_all(header::HOST).iter();
+        let host = match (named.next(), named.next()) {
+            (Some(host), None) => host.to_str().ok(),
+            (None, _) => authority,
+            // RFC 9112, 3.2: what stands in front of this gateway may have looked at another one.
+            (Some(_), Some(_)) => return Some("the request has more than one `Host`"),
         };
         if !host.is_some_and(|host| self.knows(host)) {
             return Some("this `Host` is not served here; an operator can add it to `allowed_hosts`");
@@ -114,30 +117,15 @@ async fn read_whole(body: Body, limit: usize) -> Result<Bytes, BodyError> {
     if size > limit { Err(BodyError::TooLarge { size, limit }) } else { Ok(whole.into()) }
 }
 
+/// Whether a body is marked as JSON, which is UTF-8 (RFC 8259, 8.1).
 pub fn is_json(headers: &HeaderMap) -> bool {
     let Some(kind) = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()) else { return false };
-    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
-}
-
-/// Brackets within brackets, counted without parsing: a parser that recurses never meets more than the limit.
-pub fn is_too_deep(json: &[u8]) -> bool {
-    let (mut depth, mut in_text, mut escaped) = (0usize, false, false);
-    for &byte in json {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_text => escaped = true,
-            b'"' => in_text = !in_text,
-            b'[' | b'{' if !in_text => {
-                depth += 1;
-                if depth > JSON_DEPTH_MAX {
-                    return true;
-                }
-            }
-            b']' | b'}' if !in_text => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    false
+    let mut parts = kind.split(';').map(str::trim);
+    let is_utf8 = |parameter: &str| match parameter.split_once('=') {
+        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8"),
+        _ => true,
+    };
+    parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("application/json")) && parts.all(is_utf8)
 }
 
 pub fn json_response(status: StatusCode, body: String) -> Response<Body> {

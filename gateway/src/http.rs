@@ -15,7 +15,6 @@ use crate::auth::Credential;
 use crate::call::{CallContext, CallError};
 use crate::edge::{self, BodyError};
 use crate::ingest;
-use crate::limit::JSON_DEPTH_MAX;
 use crate::mcp::idempotency_key;
 use crate::server::App;
 use crate::tools::measures;
@@ -200,12 +199,9 @@ pub fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
         return Ok(json!({}));
     }
     if !edge::is_json(headers) {
-        return Err(CallError::arguments("the body is not marked as JSON", "Send `Content-Type: application/json`."));
+        return Err(CallError::arguments("the body is not marked as JSON in UTF-8", "Send `Content-Type: application/json`."));
     }
-    if edge::is_too_deep(body) {
-        return Err(CallError::arguments(format!("the JSON is nested deeper than {JSON_DEPTH_MAX} levels"), "Flatten it."));
-    }
-    serde_json::from_slice(body).map_err(|error| CallError::arguments(format!("the body is no JSON: {error}"), "Send one JSON object."))
+    crate::json::parse(body).map_err(|problem| CallError::arguments(problem, "Send one JSON object."))
 }
 
 /// Why it is not known who is calling.

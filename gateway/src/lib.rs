@@ -28,6 +28,7 @@ pub mod github;
 pub mod hook;
 pub mod http;
 pub mod ingest;
+mod json;
 pub mod keys;
 pub mod limit;
 pub mod mcp;

@@ -31,7 +31,7 @@ use crate::call::{CallContext, CallError};
 use crate::cluster::now_unix_ms;
 use crate::edge;
 use crate::http;
-use crate::limit::{BATCH_MAX, COMPLETIONS_MAX, JSON_DEPTH_MAX, LIST_PAGE, LIST_TTL_MS, REQUEST_STATE_MS_MAX};
+use crate::limit::{BATCH_MAX, COMPLETIONS_MAX, LIST_PAGE, LIST_TTL_MS, REQUEST_STATE_MS_MAX};
 use crate::registry::{Answer, Catalog, Entry};
 use crate::server::App;
 use crate::session::SessionId;
@@ -284,7 +284,7 @@ async fn answer(app: &Arc<App>, listing: &Arc<Listing>, request: Request<Body>) 
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             &nobody,
             INVALID_REQUEST,
-            "send `Content-Type: application/json`",
+            "send `Content-Type: application/json`, in UTF-8",
             None,
         );
     }
@@ -293,12 +293,9 @@ async fn answer(app: &Arc<App>, listing: &Arc<Listing>, request: Request<Body>) 
         Ok(caller) => caller,
         Err(refused) => return refused,
     };
-    if edge::is_too_deep(&body) {
-        return Outgoing::bad(&nobody, PARSE_ERROR, format!("the JSON is nested deeper than {JSON_DEPTH_MAX} levels"));
-    }
-    let message: Value = match serde_json::from_slice(&body) {
+    let message = match crate::json::parse(&body) {
         Ok(message) => message,
-        Err(error) => return Outgoing::bad(&nobody, PARSE_ERROR, format!("this is no JSON: {error}")),
+        Err(problem) => return Outgoing::bad(&nobody, PARSE_ERROR, problem),
     };
     let sender = Sender { app, listing, headers: &headers, caller, deadline };
     match message {

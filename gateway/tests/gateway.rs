@@ -385,6 +385,8 @@ async fn hosts_and_origins_of_others_are_turned_away_before_anything_is_read() {
         Origin http://localhost.evil.example.com: 403
     "#]]
     .assert_eq(&told);
+    let twice = a().with("Host", &format!("localhost:{port}")).with("Host", "evil.example.com");
+    assert_eq!(world.rpc(&twice, "ping", json!({})).await.status, 403);
 }
 
 // ------------------------------------------------------------------ changes
@@ -618,6 +620,8 @@ async fn bad_requests_are_told_apart() {
         ("a huge body", a(), &huge),
         ("plain text", a().with("Content-Type", "text/plain"), r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#),
         ("a charset", a().with("Content-Type", "application/json; charset=utf-8"), r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#),
+        ("another charset", a().with("Content-Type", "application/json; charset=utf-16"), r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#),
+        ("a name twice", a(), r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":1,"a":2}}"#),
         ("jsonrpc 1.0", a(), r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#),
         ("a null id", a(), r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#),
         ("an object as id", a(), r#"{"jsonrpc":"2.0","id":{},"method":"ping"}"#),
@@ -652,8 +656,10 @@ async fn bad_requests_are_told_apart() {
         a NUL: 400 error -32700: this is no JSON: expected value at line 1 column 1
         deep JSON: 400 error -32700: the JSON is nested deeper than 64 levels
         a huge body: 413 error -32600: the request has 1048634 bytes or more, and the limit is 1048576. Nothing was written.
-        plain text: 415 error -32600: send `Content-Type: application/json`
+        plain text: 415 error -32600: send `Content-Type: application/json`, in UTF-8
         a charset: 200 {}
+        another charset: 415 error -32600: send `Content-Type: application/json`, in UTF-8
+        a name twice: 400 error -32700: this is no JSON: the name "a" stands twice in one object at line 1 column 59
         jsonrpc 1.0: 400 error -32600: `jsonrpc` has to be "2.0"
         a null id: 400 error -32600: `id` has to be a string or an integer
         an object as id: 400 error -32600: `id` has to be a string or an integer
