@@ -35,6 +35,7 @@ mod status;
 mod token;
 mod tool;
 mod transfer;
+mod upgrade;
 mod verify;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -104,6 +105,9 @@ enum Verb {
     Doctor(doctor::Doctor),
     /// Begin a new cluster from the best survivor, when a majority is gone for good
     ForceNewCluster(force::ForceNewCluster),
+    /// Go to a new version: check, restart one node after the other, finalise
+    #[command(subcommand)]
+    Upgrade(upgrade::Upgrade),
     /// Create and revoke bearer tokens
     #[command(subcommand)]
     Token(token::Token),
@@ -182,6 +186,7 @@ fn main() -> std::process::ExitCode {
             Verb::Scrub(verb) => (verb.target.json, verb.run().await),
             Verb::Doctor(verb) => (verb.target.json, verb.run().await),
             Verb::ForceNewCluster(verb) => (verb.target.json, verb.run().await),
+            Verb::Upgrade(verb) => (verb.json(), verb.run().await),
             Verb::Token(verb) => (verb.json(), verb.run().await),
             Verb::Key(verb) => (verb.json(), verb.run().await),
             Verb::Receipt(verb) => (verb.json(), verb.run().await),

@@ -77,6 +77,13 @@ pub struct NodeStatus {
     /// What is wrong although it serves.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub alarms: Vec<String>,
+    /// Of its executable; empty while it does not answer.
+    pub version: String,
+    /// The cluster's, as far as this node has applied, and what this node can apply.
+    pub feature_level: u64,
+    pub feature_level_max: u64,
+    /// When its process began to take part; 0 while it does not answer.
+    pub started_unix_ms: u64,
 }
 
 impl NodeStatus {
@@ -190,6 +197,10 @@ impl Survey {
                 lag: last_log.and_then(|last| Some(last.saturating_sub(answer?.applied))),
                 not_ready: answer.map(|answer| answer.not_ready.clone()).unwrap_or_default(),
                 alarms: answer.map(|answer| answer.alarms.clone()).unwrap_or_default(),
+                version: answer.map(|answer| answer.version.clone()).unwrap_or_default(),
+                feature_level: answer.map_or(0, |answer| answer.feature_level),
+                feature_level_max: answer.map_or(0, |answer| answer.feature_level_max),
+                started_unix_ms: answer.map_or(0, |answer| answer.started_unix_ms),
             });
         }
         for answer in answers.iter().filter(|answer| !members.iter().any(|member| member.id == answer.node_id)) {
@@ -205,6 +216,10 @@ impl Survey {
                 lag: None,
                 not_ready: answer.not_ready.clone(),
                 alarms: answer.alarms.clone(),
+                version: answer.version.clone(),
+                feature_level: answer.feature_level,
+                feature_level_max: answer.feature_level_max,
+                started_unix_ms: answer.started_unix_ms,
             });
         }
         found.sort_by_key(|node| node.id);

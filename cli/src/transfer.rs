@@ -6,10 +6,10 @@ use clap::Args;
 use quorate_proto::cluster::{InitRequest, Member, TransferLeaderRequest};
 use serde_json::json;
 
-use crate::deployment::Target;
+use crate::deployment::{Nodes, Target};
 use crate::exit::Failure;
 use crate::output;
-use crate::status::{Client, connect, silence, survey};
+use crate::status::{Client, Survey, connect, silence, survey};
 
 /// Hand leadership to another voter.
 #[derive(Args)]
@@ -50,36 +50,51 @@ impl Transfer {
             output::print(self.target.json, &json!({"ok": true, "dry_run": true, "leader": leader, "to": self.to}), &text);
             return Ok(());
         }
-        let deadline = Instant::now() + TRANSFER_DEADLINE;
-        let mut asked: Option<u64> = None;
-        loop {
-            let now = survey(&nodes).await;
-            if now.leader == Some(self.to) {
-                let text = format!("node {} leads in term {}", self.to, now.term);
-                output::print(self.target.json, &json!({"ok": true, "leader": self.to, "term": now.term, "changed": true}), &text);
-                return Ok(());
-            }
-            // Asked once per term: a second request to the same leader could only undo the first.
-            if let Some(leader) = now.leader
-                && asked != Some(now.term)
-                && let Some(address) = now.grpc_of(leader)
-            {
-                let mut client = connect(&address, &nodes).await?;
-                let answer = client.transfer_leader(TransferLeaderRequest { to: self.to }).await;
-                match answer {
-                    Ok(answer) if answer.get_ref().error.is_empty() => asked = Some(now.term),
-                    Ok(answer) => return Err(Failure::failed(answer.into_inner().error)),
-                    Err(status) if Instant::now() > deadline || status.code() == tonic::Code::PermissionDenied => {
-                        return Err(Failure::unavailable(status.message().to_string()));
-                    }
-                    Err(_) => {}
-                }
-            }
-            if Instant::now() > deadline {
-                return Err(Failure::unavailable(format!("node {} did not take over within {} s", self.to, TRANSFER_DEADLINE.as_secs())));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        let term = transfer(&nodes, self.to).await?;
+        let text = format!("node {} leads in term {term}", self.to);
+        output::print(self.target.json, &json!({"ok": true, "leader": self.to, "term": term, "changed": true}), &text);
+        Ok(())
+    }
+}
+
+/// Has a voter lead; the term in which it does.
+async fn transfer(nodes: &Nodes, to: u64) -> Result<u64, Failure> {
+    let deadline = Instant::now() + TRANSFER_DEADLINE;
+    let mut asked: Option<u64> = None;
+    loop {
+        let now = survey(nodes).await;
+        if now.leader == Some(to) {
+            return Ok(now.term);
         }
+        // Asked once per term: a second request to the same leader could only undo the first.
+        if let Some(leader) = now.leader
+            && asked != Some(now.term)
+            && let Some(address) = now.grpc_of(leader)
+        {
+            let mut client = connect(&address, nodes).await?;
+            let answer = client.transfer_leader(TransferLeaderRequest { to }).await;
+            match answer {
+                Ok(answer) if answer.get_ref().error.is_empty() => asked = Some(now.term),
+                Ok(answer) => return Err(Failure::failed(answer.into_inner().error)),
+                Err(status) if Instant::now() > deadline || status.code() == tonic::Code::PermissionDenied => {
+                    return Err(Failure::unavailable(status.message().to_string()));
+                }
+                Err(_) => {}
+            }
+        }
+        if Instant::now() > deadline {
+            return Err(Failure::unavailable(format!("node {to} did not take over within {} s", TRANSFER_DEADLINE.as_secs())));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Has another voter lead than the one that does.
+pub async fn hand_over(nodes: &Nodes, found: &Survey) -> Result<(), Failure> {
+    let others = found.nodes.iter().filter(|node| node.is_voter() && Some(node.id) != found.leader);
+    match others.min_by_key(|node| node.lag) {
+        Some(other) => transfer(nodes, other.id).await.map(drop),
+        None => Err(Failure::failed("no other voter can lead now")),
     }
 }
 

@@ -9,8 +9,8 @@ use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
     acknowledgement, approval, artefact, attestation, client, codec, config_audit, constraint, coord, corpus, decision, document, execplan,
-    fact, flag, graph, handoff, identity, key_ring, measure, notice, observation, orchestrator, passport, punchcard, repo, search, session,
-    session_plan, space, usage, work,
+    fact, flag, graph, handoff, identity, key_ring, level, measure, notice, observation, orchestrator, passport, punchcard, repo, search,
+    session, session_plan, space, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -19,7 +19,10 @@ pub trait CommandKind: Into<Command> {
 }
 
 macro_rules! commands {
-    ($($variant:ident($type:path) -> $output:path),+ $(,)?) => {
+    (@level) => { level::FIRST };
+    (@level $level:literal) => { $level };
+    // `Variant(type) -> output`; `Variant@2(type) -> output` for a kind that begins with level 2.
+    ($($variant:ident $(@$level:literal)? ($type:path) -> $output:path),+ $(,)?) => {
         /// A write, as it stands in the log.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         pub enum Command { $($variant($type)),+ }
@@ -43,6 +46,11 @@ macro_rules! commands {
             /// The variant's name, for logs and metrics.
             pub fn name(&self) -> &'static str {
                 match self { $(Command::$variant(_) => stringify!($variant)),+ }
+            }
+
+            /// The feature level from which on this kind exists. It never changes.
+            pub fn level(&self) -> u64 {
+                match self { $(Command::$variant(_) => commands!(@level $($level)?)),+ }
             }
         }
     };
@@ -129,6 +137,7 @@ commands! {
     BeginDocument(document::BeginDocument) -> document::DocumentBegun,
     AddPassages(document::AddPassages) -> document::PassagesAdded,
     RemoveDocument(document::RemoveDocument) -> document::DocumentRemoved,
+    RaiseFeatureLevel(level::RaiseFeatureLevel) -> level::FeatureLevelRaised,
 }
 
 impl Command {

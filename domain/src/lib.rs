@@ -35,6 +35,7 @@ pub mod handoff;
 pub mod identity;
 pub mod key;
 pub mod key_ring;
+pub mod level;
 pub mod limit;
 pub mod lineage;
 pub mod machine;

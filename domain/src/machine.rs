@@ -16,7 +16,7 @@ use crate::search::feed::Noting;
 use crate::stamp::{LeaseTime, Principal, RequestId, Revision, Stamp, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use crate::{
-    approval, artefact, client, codec, coord, document, fact, handoff, identity, measure, notice, punchcard, receipt, session, space,
+    approval, artefact, client, codec, coord, document, fact, handoff, identity, level, measure, notice, punchcard, receipt, session, space,
 };
 
 /// What a leader puts into the log.
@@ -136,7 +136,10 @@ fn decide(tx: &mut impl Tx, at: Stamp, request: RequestId, command: Command) -> 
     }
     let mut scratch = Overlay::new(&*tx);
     let refused = match refuse_caller(&scratch, &at)? {
-        None => space::refuse(&scratch, &command)?,
+        None => match level::refuse(&scratch, &command)? {
+            None => space::refuse(&scratch, &command)?,
+            refused => refused,
+        },
         refused => refused,
     };
     let outcome = match refused {

@@ -77,6 +77,7 @@ pub enum Kind {
     EventsKept = 81,
     Swept = 82,
     SpaceAlarm = 83,
+    FeatureLevel = 84,
     Lineage = 89,
     // Measures: records, their deadlines, and where turns are
     TraceBatch = 210,

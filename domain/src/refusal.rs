@@ -95,6 +95,9 @@ pub enum Refusal {
     /// A quorum of the nodes has hardly any room on its disks, and this would take more of it.
     #[error("the cluster is short of disk space (node {})", nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     OutOfSpace { nodes: Vec<u64> },
+    /// While versions are mixed, what not every member can apply is not proposed.
+    #[error("{what} needs feature level {needs}, and the cluster is at {level}")]
+    TooNew { what: String, needs: u64, level: u64 },
 }
 
 /// A text that a caller chose, as it may stand in a message: not too long, and without control characters.
@@ -164,6 +167,7 @@ impl Refusal {
             Refusal::AlreadyPending { .. } => "ALREADY_PENDING",
             Refusal::Spent { .. } => "SPENT",
             Refusal::OutOfSpace { .. } => "OUT_OF_SPACE",
+            Refusal::TooNew { .. } => "FEATURE_LEVEL",
         }
     }
 
@@ -186,6 +190,7 @@ impl Refusal {
             | Refusal::Foreign { .. }
             | Refusal::FeatureOff { .. }
             | Refusal::AlreadyPending { .. }
+            | Refusal::TooNew { .. }
             | Refusal::Spent { .. } => false,
         }
     }
@@ -228,6 +233,9 @@ impl Refusal {
             Refusal::FeatureOff { flag, .. } => format!("An operator can switch it on with `{flag}`."),
             Refusal::AlreadyPending { .. } => "Wait for its decision, or ask an operator for it.".into(),
             Refusal::Spent { .. } => "Ask for a new one.".into(),
+            Refusal::TooNew { .. } => {
+                "An operator ends the upgrade with `quorate upgrade finalise` once all nodes run the new version.".into()
+            }
             Refusal::OutOfSpace { .. } => {
                 "Reads, deletes, renewals and releases go on; for anything else wait until an operator has made room, and \
                                            call again with a new `idempotency_key` if you gave one."

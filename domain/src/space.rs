@@ -82,6 +82,7 @@ fn goes_on(command: &Command) -> bool {
             | Command::SetWorkGate(_)
             | Command::AddReceiptKey(_)
             | Command::SetSpaceAlarm(_)
+            | Command::RaiseFeatureLevel(_)
             // Bounded in number, and nobody gets to the rest without a session. Usage is added to rows that are there.
             | Command::ChangeClientSession(_)
             | Command::AddUsage(_)

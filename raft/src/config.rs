@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::SnapshotPolicy;
+use quorate_domain::level;
 use quorate_link::Link;
 use quorate_storage::{Engine, LogOptions, Rocks, StateOptions};
 
@@ -82,6 +83,8 @@ pub struct Config {
     /// How far this node's wall clock may be from what a majority of the voters say before it may not lead. Default 5,000. Too low,
     /// and ordinary corrections depose leaders; too high, and what people read as times is wrong.
     pub clock_offset_ms_max: u64,
+    /// Up to which level this node can apply commands. Default [`level::LEVEL`]; less stands for an older version, for tests.
+    pub feature_level_max: u64,
     /// How often the leader compares a part of all states; 0 never does. Default 1,000, about 2,000 rows a second. Too low, and it
     /// takes the disks' time; too high, and damage is found late.
     pub compare_ms: u64,
@@ -151,6 +154,7 @@ impl Config {
             append_bytes_max: 1 << 20,
             space: Some(SpaceMarks::default()),
             clock_offset_ms_max: 5_000,
+            feature_level_max: level::LEVEL,
             compare_ms: 1_000,
             snapshot_stall_ms: 60_000,
             blob_idle_ms: 24 * 60 * 60 * 1_000,

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
+use quorate_domain::level;
 use quorate_storage::Room;
 
 use crate::clock::Clock;
@@ -81,6 +82,8 @@ struct Report {
     /// Its wall clock less this node's time since boot, in ms: so that a jump of this node's wall clock shows at once.
     ahead_ms: Option<i64>,
     unfit: Vec<String>,
+    /// Up to which level it can apply commands.
+    feature_level_max: u64,
 }
 
 /// Shared by all that asks or tells.
@@ -89,6 +92,8 @@ pub struct Fitness {
     clock: Arc<dyn Clock>,
     pub marks: Option<SpaceMarks>,
     clock_offset_ms_max: u64,
+    /// Up to which level this node can apply commands.
+    pub feature_level_max: u64,
     own: Mutex<Own>,
     peers: Mutex<BTreeMap<u64, Report>>,
     metrics: OnceLock<MetricsReceiver>,
@@ -101,6 +106,7 @@ impl Fitness {
             clock: Arc::clone(&config.clock),
             marks: config.space,
             clock_offset_ms_max: config.clock_offset_ms_max,
+            feature_level_max: config.feature_level_max,
             own: Mutex::default(),
             peers: Mutex::default(),
             metrics: OnceLock::new(),
@@ -123,6 +129,11 @@ impl Fitness {
 
     pub fn voters(&self) -> Vec<u64> {
         self.metrics.get().map_or_else(Vec::new, |metrics| metrics.borrow_watched().membership_config.voter_ids().collect())
+    }
+
+    fn members(&self) -> Vec<u64> {
+        let ids = |metrics: &MetricsReceiver| metrics.borrow_watched().membership_config.membership().nodes().map(|(id, _)| *id).collect();
+        self.metrics.get().map_or_else(Vec::new, ids)
     }
 
     // -------------------------------------------------------------- this node
@@ -270,7 +281,7 @@ impl Fitness {
     // -------------------------------------------------------------- the others
 
     /// Another node answered, and said this of itself.
-    pub fn report(&self, node: u64, unfit: &[String]) {
+    pub fn report(&self, node: u64, unfit: &[String], feature_level_max: u64) {
         let now = self.now();
         let mut peers = self.peers();
         let report = peers.entry(node).or_default();
@@ -278,6 +289,8 @@ impl Fitness {
         if report.unfit != unfit {
             report.unfit = unfit.to_vec();
         }
+        // Of a version that knew no levels.
+        report.feature_level_max = feature_level_max.max(level::FIRST);
     }
 
     /// What its wall clock showed somewhere between two moments here.
@@ -294,6 +307,17 @@ impl Fitness {
     /// Whether another node has said lately that it is fit to lead.
     pub fn is_fit(&self, node: u64) -> bool {
         self.reports().get(&node).is_some_and(|report| report.unfit.is_empty())
+    }
+
+    /// The members that are not known to apply commands up to a level, and up to which one each does; nothing of one that has not been
+    /// heard of lately.
+    pub fn below_level(&self, level: u64) -> Vec<(u64, Option<u64>)> {
+        let reports = self.reports();
+        let of = |member: u64| match member == self.node_id {
+            true => Some(self.feature_level_max),
+            false => reports.get(&member).map(|report| report.feature_level_max),
+        };
+        self.members().into_iter().map(|member| (member, of(member))).filter(|(_, known)| known.is_none_or(|known| known < level)).collect()
     }
 
     /// Voters by what they said of their disks: those with room, those without, and those that refuse entries. One that has not been

@@ -148,7 +148,7 @@ impl Links {
     /// The body of an answer from the node that was meant.
     pub fn answer<T: DeserializeOwned>(&self, target: u64, response: &RaftResponse) -> Result<T, RpcError> {
         self.peers.meet(target, &response.from_incarnation).map_err(unreachable)?;
-        self.fitness.report(target, &response.unfit);
+        self.fitness.report(target, &response.unfit, response.feature_level_max);
         form::decode(&response.body).map_err(unreachable)
     }
 

@@ -9,7 +9,7 @@ use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{InitializeError, RaftError};
 use quorate_domain::machine::{Call, Clock, Decided};
-use quorate_domain::{Revision, UnixMs, codec, space};
+use quorate_domain::{Revision, UnixMs, codec, level, space};
 use quorate_proto::cluster;
 use quorate_storage::{
     Blobs, Claim, DataDir, FsyncProbe, IdentityError, LogStore, Snapshots, StateDigest, StateStore, StorageError, probe_fsync,
@@ -67,6 +67,10 @@ pub enum StartError {
          place to a new member with `quorate replace ID`, or restore a backup if it was alone ({0})"
     )]
     LogDamaged(String),
+    #[error(
+        "the cluster is at feature level {level}, and this version applies commands up to level {max}: start the version that ran here, or a newer one"
+    )]
+    TooOld { level: u64, max: u64 },
     #[error("the state of this node is damaged; started again, it fetches it from another member ({0})")]
     StateDamaged(String),
     #[error("cannot start: {0}")]
@@ -79,7 +83,7 @@ impl StartError {
     /// Whether the same start can only fail the same way: the operator has to change something first.
     pub fn is_final(&self) -> bool {
         match self {
-            StartError::Config(_) | StartError::SlowDisk { .. } | StartError::LogDamaged(_) => true,
+            StartError::Config(_) | StartError::SlowDisk { .. } | StartError::LogDamaged(_) | StartError::TooOld { .. } => true,
             // Another process may let go of the folder.
             StartError::Identity(error) => !matches!(error, IdentityError::InUse { .. } | IdentityError::Storage(_)),
             StartError::Storage(_) | StartError::StateDamaged(_) | StartError::Fault(_) | StartError::Raft(_) => false,
@@ -119,6 +123,7 @@ struct Inner {
     erased: watch::Receiver<Option<Erased>>,
     stopped: watch::Receiver<Option<String>>,
     probe: Option<FsyncProbe>,
+    started_at: UnixMs,
     tasks: Vec<AbortHandle>,
     /// Last, so that the directory is free only when all in it is closed.
     data_dir: DataDir,
@@ -180,6 +185,10 @@ impl RaftNode {
             let opened = blocking(move || StateStore::open_on(engine, &dir, options)).await?;
             Arc::new(opened.map_err(|error| state_damage(data_dir.path(), error))?)
         };
+        let level = level::level(&*state)?;
+        if level > config.feature_level_max {
+            return Err(StartError::TooOld { level, max: config.feature_level_max });
+        }
         if rebuilds {
             quarantine::meet(&log, &state)?;
             quarantine::leave(data_dir.path())?;
@@ -248,6 +257,7 @@ impl RaftNode {
             };
             tasks.push(tokio::spawn(comparer.run()));
         }
+        let started_at = config.clock.wall();
         let tasks = tasks.iter().map(|task| task.abort_handle()).collect();
         raft.run();
         Ok(Self {
@@ -266,6 +276,7 @@ impl RaftNode {
                 depot,
                 stopped,
                 probe,
+                started_at,
                 tasks,
                 data_dir,
             }),
@@ -486,6 +497,10 @@ impl RaftNode {
             http: self.inner.config.address.http.clone(),
             alarms: self.alarms().into_iter().map(str::to_owned).collect(),
             member_id_max: self.inner.applied.members_ever().last().copied().unwrap_or_default(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            feature_level: level::level(&*self.inner.applied.state).unwrap_or_default(),
+            feature_level_max: self.inner.config.feature_level_max,
+            started_unix_ms: self.inner.started_at.0,
             disk_free_bytes,
             disk_total_bytes,
         }

@@ -21,7 +21,7 @@ use openraft::base::BoxStream;
 use openraft::errors::{ClientWriteError, Fatal as OpenraftFatal, ForwardReason, ForwardToLeader};
 use openraft::raft::WriteResult;
 use quorate_domain::machine::{Body, Call, Decided, Entry};
-use quorate_domain::{Command, codec};
+use quorate_domain::{Command, Refusal, Revision, codec, level};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout_at};
 
@@ -120,6 +120,10 @@ impl Proposer {
         if !matches!(call.command, Command::SetSpaceAlarm(_)) {
             self.check_disks()?;
         }
+        if let Some(refusal) = self.refuse_level(&call.command)? {
+            // Not by the log: what not every member knows must not stand there.
+            return Ok(Decided { revision: Revision(self.applied.index()), outcome: Err(refusal), replayed: false });
+        }
         let lane = match Lane::of(&call.command) {
             Lane::Leases => &self.leases,
             Lane::Calls => &self.calls,
@@ -160,6 +164,20 @@ impl Proposer {
             return refuse(Reason::DiskFull, "the disks of too many nodes are full");
         }
         Ok(())
+    }
+
+    /// The refusal of what not every member can apply, and of a level that not every member has.
+    fn refuse_level(&self, command: &Command) -> Result<Option<Refusal>, Unavailable> {
+        if let Command::RaiseFeatureLevel(raise) = command {
+            let below = self.fitness.below_level(raise.to);
+            let told = |(id, known): &(u64, Option<u64>)| match known {
+                Some(known) => format!("node {id} applies commands up to level {known}"),
+                None => format!("node {id} has not been heard of lately"),
+            };
+            return Ok((!below.is_empty()).then(|| Refusal::invalid("to", below.iter().map(told).collect::<Vec<_>>().join(", "))));
+        }
+        // A state that can't be read stops the node elsewhere, with its reason.
+        level::refuse(&*self.applied.state, command).map_err(|error| Unavailable::new(Reason::Stopping, error.to_string(), 1_000))
     }
 
     /// Proposals in the lanes now.

@@ -72,6 +72,7 @@ impl RaftService {
             from_incarnation: self.peers.me.incarnation.clone(),
             wall_unix_ms: self.fitness.wall_unix_ms(),
             unfit: self.fitness.unfit().into_iter().map(str::to_owned).collect(),
+            feature_level_max: self.fitness.feature_level_max,
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use quorate_domain::machine::{Call, Clock, Decided};
 use quorate_domain::tx::{Direction, Row};
-use quorate_domain::{Principal, Read, RequestId, Revision, Table, Tier, UnixMs, flag, lineage};
+use quorate_domain::{Principal, Read, RequestId, Revision, Table, Tier, UnixMs, flag, level, lineage};
 use quorate_proto::cluster::StatusResponse;
 use quorate_proto::raft::raft_client::RaftClient;
 use quorate_proto::raft::{Header, RaftRequest};
@@ -679,4 +679,65 @@ fn a_survivor_brings_all_that_its_log_holds_and_its_folder_stays_as_it_is() {
     assert_eq!(begun.cut.through.0, found.last_log.1);
     assert!(cluster.decide(set_flag("last", "advisory")).replayed);
     assert_eq!(found::survivor(&dir, tempfile::tempdir().unwrap().path()).unwrap().last_log, found.last_log);
+}
+
+// ------------------------------------------------------------------ versions
+
+/// Node 3 runs an older version than the others.
+fn third_is_older(config: &mut Config) {
+    config.feature_level_max = if config.node_id == 3 { 1 } else { 2 };
+}
+
+fn all_newer(config: &mut Config) {
+    config.feature_level_max = 2;
+}
+
+fn raise(to: u64) -> Call {
+    Call { caller: quorate_domain::identity::system(), command: level::RaiseFeatureLevel { to }.into(), ..set_flag(&unique(), "off") }
+}
+
+#[test]
+fn the_feature_level_rises_once_every_member_can_apply_it_and_an_older_version_stays_out_then() {
+    let mut cluster = Cluster::tweaked(3, third_is_older);
+    wait("all have told what they can apply", || {
+        let refused = cluster.decide(raise(2)).outcome.unwrap_err().to_string();
+        refused.contains("node 3 applies commands up to level 1").then_some(())
+    });
+    assert!(cluster.replicas.iter().all(|replica| replica.status().feature_level == 1));
+
+    cluster.at(3).kill();
+    cluster.at(3).tweak = all_newer;
+    cluster.at(3).start();
+    wait("the level that all can apply", || cluster.decide(raise(2)).outcome.ok());
+    for replica in cluster.running() {
+        wait("the level everywhere", || (replica.status().feature_level == 2).then_some(()));
+    }
+
+    cluster.at(3).kill();
+    cluster.at(3).tweak = third_is_older;
+    let refused = loop {
+        let runtime = Runtime::new().unwrap();
+        match runtime.block_on(RaftNode::start(cluster.at(3).config())) {
+            // Threads of the killed predecessor may still be closing its databases.
+            Err(StartError::Identity(_) | StartError::Storage(_)) => std::thread::sleep(Duration::from_millis(20)),
+            Err(error) => break error,
+            Ok(_) => panic!("it started"),
+        }
+    };
+    assert!(matches!(refused, StartError::TooOld { level: 2, max: 1 }) && refused.is_final(), "{refused}");
+}
+
+#[test]
+fn a_member_that_has_not_been_heard_of_keeps_the_level_where_it_is() {
+    let mut cluster = Cluster::tweaked(3, all_newer);
+    let down = cluster.follower().id;
+    cluster.at(down).kill();
+    // Heard of a moment ago, it counts for ten seconds.
+    wait("silence that is long enough", || {
+        let members = cluster.leader().status().members;
+        let silent_ms = members.iter().find(|member| member.id == down).and_then(|member| member.heard_ms_ago);
+        silent_ms.is_none_or(|ms| ms > 10_500).then_some(())
+    });
+    let refused = cluster.decide(raise(2)).outcome.unwrap_err();
+    assert!(refused.to_string().contains(&format!("node {down} has not been heard of lately")), "{refused}");
 }
