@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use quorate_domain::{CommandKind, QueryKind, Refusal, identity};
+use quorate_domain::{CommandKind, Principal, QueryKind, Refusal, identity};
 use quorate_gateway::call::CallError;
 use quorate_gateway::cluster::{Cluster, Consistency};
 
@@ -55,9 +55,14 @@ fn undecided(error: &CallError, problems: &[String]) -> String {
 
 /// Reads as the system.
 pub async fn read<Q: QueryKind>(nodes: &Nodes, query: Q) -> Result<Q::Output, Failure> {
+    read_as(nodes, &identity::system(), query).await
+}
+
+/// Reads as an operator of one tenant.
+pub async fn read_as<Q: QueryKind>(nodes: &Nodes, caller: &Principal, query: Q) -> Result<Q::Output, Failure> {
     let cluster = Cluster::connect(&nodes.addresses, nodes.cluster_secret.as_deref(), &nodes.link)
         .map_err(|error| Failure::unavailable(error.to_string()))?;
-    match cluster.read_as(&identity::system(), query, Consistency::Linearizable, Instant::now() + DEADLINE).await {
+    match cluster.read_as(caller, query, Consistency::Linearizable, Instant::now() + DEADLINE).await {
         Ok((output, _)) => Ok(output),
         Err(CallError::Refused(refusal)) => Err(Declined::Refused(refusal).into()),
         Err(error) => Err(Failure::unavailable(error.text())),
