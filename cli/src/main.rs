@@ -22,6 +22,7 @@ mod hook;
 mod http;
 mod ingest;
 mod key;
+mod man;
 mod mcp;
 mod membership;
 mod output;
@@ -150,6 +151,8 @@ enum Verb {
     Mcp(mcp::Mcp),
     /// Connect an agent's client: print or write its configuration, with the edit guard
     Connect(connect::Connect),
+    /// Write the manual as man pages, one a verb
+    Man(man::Man),
     /// Print a script that completes verbs and flags in a shell
     Completions {
         /// Which shell
@@ -217,6 +220,7 @@ fn main() -> std::process::ExitCode {
             Verb::Work(verb) => (false, verb.run().await),
             Verb::Session(verb) => (false, verb.run().await),
             Verb::Search(verb) => (false, verb.run().await),
+            Verb::Man(verb) => (false, verb.run(Cli::command())),
             Verb::Mcp(verb) => (false, verb.run().await),
             Verb::Completions { shell } => {
                 clap_complete::generate(shell, &mut Cli::command(), "quorate", &mut std::io::stdout());
