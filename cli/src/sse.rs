@@ -27,7 +27,7 @@ impl Events {
             };
             let data: Vec<&str> = field("data").collect();
             if !data.is_empty() {
-                let (name, id) = (field("event").last().map(String::from), field("id").last().map(String::from));
+                let (name, id) = (field("event").next_back().map(String::from), field("id").next_back().map(String::from));
                 found.push(Event { name, id, data: data.join("\n") });
             }
         }

@@ -191,8 +191,10 @@ class Shell(unittest.TestCase):
         self.assertEqual((refused["code"], refused["data"]["holder"]), ("HELD", "agent-a"))
         self.assertTrue(self.done("agent-b", "lease", "show", resource).startswith("leave it alone: another holds it\n"))
         self.assertEqual(self.json("agent-b", "lease", "show", resource)["held_resource"], resource)
-        row, = self.rows(self.done("agent-b", "lease", "list", resource))
-        self.assertEqual((row["HOLDER"], row["LEASE"], row["REASON"]), ("agent-a", taken["id"], "a change"))
+        rows = {row["RESOURCE"]: row for row in self.rows(self.done("agent-b", "lease", "list"))}
+        self.assertEqual((rows[resource]["HOLDER"], rows[resource]["TOKEN"], rows[resource]["REASON"]),
+                         ("agent-a", str(taken["fencing_token"]), "a change"))
+        self.assertRegex(self.done("agent-b", "lease", "list", resource), rf"(?m)^id +{taken['id']}$")
         self.assertEqual(self.json("agent-b", "lease", "verify", resource, taken["fencing_token"])["valid"], True)
         self.json("agent-b", "lease", "verify", resource, taken["fencing_token"] + 1, code=1)
         longer = self.json("agent-a", "lease", "renew", resource, "--ttl-ms", 900_000)
@@ -381,6 +383,13 @@ class Shell(unittest.TestCase):
         watched.sees("back", 60)
 
     # -------- operators
+
+    def test_a_removal_that_leaves_two_voters_says_what_they_tolerate(self):
+        for flags in ((), ("--json",)):
+            would = quorate("remove", 3, "--dry-run", "--data", self.data, *flags)
+            self.assertEqual(would.returncode, 0, would.stderr)
+            self.assertIn("2 voters are left: nothing goes on when either of them fails", would.stderr)
+        self.assertIn("2 voters are left", json.loads(would.stdout)["warning"])
 
     def test_tokens_are_listed_by_their_hashes_and_never_as_they_are(self):
         passport = unique("ci")

@@ -87,7 +87,7 @@ impl Ask for List {
             cut("RESOURCE", "resource"),
             cut("HOLDER", "holder_passport"),
             left("LEFT", "expires_at_unix_ms"),
-            whole("LEASE", "id"),
+            whole("TOKEN", "fencing_token"),
             cut("REASON", "reason"),
         ];
         const EVER: [Column; 6] = [
@@ -98,9 +98,14 @@ impl Ask for List {
             whole("TOKEN", "fencing_token"),
             cut("REASON", "reason"),
         ];
+        let cards = facts["punchcards"].as_array().map(Vec::as_slice).unwrap_or_default();
         let is_now = !self.all && self.status.as_deref().is_none_or(|status| status == "held");
-        let columns: &[Column] = if is_now { &HELD_NOW } else { &EVER };
-        page.table(columns, &facts["punchcards"], if is_now { "nobody holds anything" } else { "there are none" });
+        match (is_now, &self.resource, cards) {
+            // One lease is read, not looked through.
+            (true, Some(_), [card]) => page.fields(card),
+            (true, _, _) => page.table(&HELD_NOW, &facts["punchcards"], "nobody holds anything"),
+            (false, _, _) => page.table(&EVER, &facts["punchcards"], "there are none"),
+        }
         page.more(facts);
     }
 }
@@ -238,7 +243,7 @@ impl Ask for GiveBack {
 
 #[derive(Args, Serialize)]
 pub struct ForceRelease {
-    /// Id of the lease, as `quorate lease list` shows it
+    /// Id of the lease, as `quorate lease list RESOURCE` shows it
     punchcard_id: String,
     /// Why; kept in the receipt
     #[arg(long)]

@@ -142,10 +142,13 @@ impl Page {
         for (name, value) in set {
             let form = if name.ends_with("_unix_ms") { Form::At } else { Form::Whole };
             let text = match value {
-                Value::String(text) => text.lines().map(safe).collect::<Vec<_>>().join(&format!("\n{:width$}{GAP}", "")),
-                value => self.cell(value, form),
+                Value::String(text) if !text.is_empty() => text.lines().map(safe).collect(),
+                value => vec![self.cell(value, form)],
             };
-            self.line(format!("{}{GAP}{text}", padded(&safe(name), width)).trim_end());
+            for (n, line) in text.iter().enumerate() {
+                let name = if n == 0 { safe(name) } else { String::new() };
+                self.line(format!("{}{GAP}{line}", padded(&name, width)).trim_end());
+            }
         }
     }
 
@@ -162,6 +165,8 @@ impl Page {
     fn cell(&self, value: &Value, form: Form) -> String {
         match (form, value) {
             (_, Value::Null) => NOTHING.into(),
+            // What was there from the start.
+            (Form::At, Value::Number(ms)) if ms.as_u64() == Some(0) => NOTHING.into(),
             (Form::At, Value::Number(ms)) => ms.as_u64().map_or_else(|| NOTHING.into(), |ms| instant(&UnixMs(ms).to_rfc3339())),
             (Form::At, Value::String(text)) => instant(text),
             (Form::Left, value) => match ms_of(value) {
@@ -199,9 +204,9 @@ fn instant(rfc3339: &str) -> String {
 pub fn duration(ms: u64) -> String {
     let s = ms.div_ceil(1_000);
     match s {
-        ..60 => format!("{s}s"),
-        ..3_600 => format!("{}m{:02}s", s / 60, s % 60),
-        ..86_400 => format!("{}h{:02}m", s / 3_600, s % 3_600 / 60),
+        0..60 => format!("{s}s"),
+        60..3_600 => format!("{}m{:02}s", s / 60, s % 60),
+        3_600..86_400 => format!("{}h{:02}m", s / 3_600, s % 3_600 / 60),
         _ => format!("{}d{:02}h", s / 86_400, s % 86_400 / 3_600),
     }
 }
@@ -324,7 +329,7 @@ mod tests {
         let page = Page { text: String::new(), width: None, now: UnixMs(1_000) };
         assert_eq!(page.cell(&json!(86_400_000), Form::At), "1970-01-02 00:00:00Z");
         assert_eq!(page.cell(&json!("2026-11-30T12:00:00.250Z"), Form::At), "2026-11-30 12:00:00Z");
-        assert_eq!(page.cell(&json!("soon"), Form::At), "soon");
+        assert_eq!((page.cell(&json!("soon"), Form::At).as_str(), page.cell(&json!(0), Form::At).as_str()), ("soon", "-"));
         let left = [1_000, 1_001, 61_500, 3_661_000, 90_001_000].map(|at: u64| page.cell(&json!(at), Form::Left));
         assert_eq!(left, ["over", "1s", "1m01s", "1h01m", "1d01h"]);
         assert_eq!(page.cell(&json!("1970-01-01T00:00:11Z"), Form::Left), "10s");
@@ -333,10 +338,11 @@ mod tests {
     #[test]
     fn fields_stand_under_each_other_and_long_text_keeps_its_lines() {
         let mut page = Page { text: String::new(), width: Some(20), now: UnixMs(0) };
-        page.fields(&json!({"id": "w_1", "body": "one\ntwo", "gone": null, "updated_at_unix_ms": 0, "state": {"a": [1]}}));
+        page.fields(&json!({"id": "w_1", "body": "one\n\ntwo", "gone": null, "updated_at_unix_ms": 1, "state": {"a": [1]}}));
         expect![[r#"
             id                  w_1
             body                one
+
                                 two
             updated_at_unix_ms  1970-01-01 00:00:00Z
             state               {"a":[1]}
