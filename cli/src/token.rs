@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use quorate_domain::flag::SetFlag;
 use quorate_domain::identity::{self, ListPassports, ListTokens, PutToken, RevokeToken, TokenRow, check_name, token_hash};
 use quorate_domain::{Principal, Refusal, Tier, UnixMs};
-use quorate_gateway::cluster::now_unix_ms;
+use quorate_gateway::cluster::{Cluster, now_unix_ms};
 use serde_json::{Value, json};
 
 use crate::admin::{self, Declined};
@@ -151,13 +151,13 @@ impl List {
         if let Some(refusal) = wrong {
             return Err(Failure::usage(refusal.to_string()));
         }
-        let nodes = self.target.nodes()?;
+        let cluster = admin::cluster(&self.target.nodes()?)?;
         let operator = Principal { tenant: self.tenant.clone(), ..identity::system() };
         let mut tokens = Vec::new();
-        for passport in self.passports(&nodes, &operator).await? {
+        for passport in self.passports(&cluster, &operator).await? {
             let mut cursor = None;
             loop {
-                let page = admin::read_as(&nodes, &operator, ListTokens { passport: passport.clone(), limit: ROWS, cursor }).await?;
+                let page = admin::read_as(&cluster, &operator, ListTokens { passport: passport.clone(), limit: ROWS, cursor }).await?;
                 tokens.extend(page.tokens.into_iter().map(|token| row(&self.tenant, &passport, token)));
                 cursor = page.next_cursor;
                 if cursor.is_none() {
@@ -174,13 +174,13 @@ impl List {
     }
 
     /// Whose tokens are meant.
-    async fn passports(&self, nodes: &Nodes, operator: &Principal) -> Result<Vec<String>, Failure> {
+    async fn passports(&self, cluster: &Cluster, operator: &Principal) -> Result<Vec<String>, Failure> {
         if let Some(passport) = &self.passport {
             return Ok(vec![passport.clone()]);
         }
         let (mut names, mut cursor) = (Vec::new(), None);
         loop {
-            let page = admin::read_as(nodes, operator, ListPassports { limit: ROWS, cursor }).await?;
+            let page = admin::read_as(cluster, operator, ListPassports { limit: ROWS, cursor }).await?;
             names.extend(page.passports.into_iter().map(|passport| passport.name));
             cursor = page.next_cursor;
             if cursor.is_none() {
