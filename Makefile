@@ -8,7 +8,7 @@ NODE_MODULES := tests/clients/node/node_modules/.package-lock.json tests/clients
 	tests/clients/console/node_modules/.package-lock.json
 export QUORATE ?= $(TARGET)/debug/quorate
 
-.PHONY: help dev build test test-rust test-clients test-system behaviours lint chaos chaos-mutants rolling sim bench setup setup-test clean-setup
+.PHONY: help dev build test test-rust test-clients test-system behaviours lint chaos chaos-mutants rolling sim bench deb setup setup-test clean-setup
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo 'make chaos-mutants whether that finds bugs that are put into a copy of the product, ten minutes'
 	@echo 'make bench         Quorate and etcd side by side, five to eight minutes; BENCH="--seconds 10" passes options'
 	@echo 'make sim           simulated clusters under faults; SIM="--seeds 100" passes options, SIM=--plants tests the checks'
+	@echo 'make deb           the Debian package, with cargo-deb; a release build'
 	@echo 'make setup         only what a build needs; setup-test: what the tests need'
 
 dev: build
@@ -80,6 +81,13 @@ bench: setup $(SETUP)/bench
 sim: setup
 	$(CARGO) build --workspace
 	$(TARGET)/debug/quorate-chaos sim $(SIM)
+
+# ------------------------------------------------------------------ package
+
+deb: setup
+	$(CARGO) build --release --package quorate
+	deploy/debian/files $(TARGET)/release/quorate $(TARGET)/release/shell
+	$(CARGO) deb --package quorate --no-build
 
 # ------------------------------------------------------------------ setup
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use quorate_domain::{CommandKind, QueryKind, Refusal, identity};
+use quorate_domain::{CommandKind, Principal, QueryKind, Refusal, identity};
 use quorate_gateway::call::CallError;
 use quorate_gateway::cluster::{Cluster, Consistency};
 
@@ -55,9 +55,18 @@ fn undecided(error: &CallError, problems: &[String]) -> String {
 
 /// Reads as the system.
 pub async fn read<Q: QueryKind>(nodes: &Nodes, query: Q) -> Result<Q::Output, Failure> {
-    let cluster = Cluster::connect(&nodes.addresses, nodes.cluster_secret.as_deref(), &nodes.link)
-        .map_err(|error| Failure::unavailable(error.to_string()))?;
-    match cluster.read_as(&identity::system(), query, Consistency::Linearizable, Instant::now() + DEADLINE).await {
+    read_as(&cluster(nodes)?, &identity::system(), query).await
+}
+
+/// A client of the cluster, for verbs that ask it many times.
+pub fn cluster(nodes: &Nodes) -> Result<Cluster, Failure> {
+    let connected = Cluster::connect(&nodes.addresses, nodes.cluster_secret.as_deref(), &nodes.link);
+    connected.map_err(|error| Failure::unavailable(error.to_string()))
+}
+
+/// Reads as somebody.
+pub async fn read_as<Q: QueryKind>(cluster: &Cluster, caller: &Principal, query: Q) -> Result<Q::Output, Failure> {
+    match cluster.read_as(caller, query, Consistency::Linearizable, Instant::now() + DEADLINE).await {
         Ok((output, _)) => Ok(output),
         Err(CallError::Refused(refusal)) => Err(Declined::Refused(refusal).into()),
         Err(error) => Err(Failure::unavailable(error.text())),

@@ -9,6 +9,8 @@ pub struct Failure {
     pub message: String,
     /// What a program needs besides: `code`, `retryable`, `wrote` and `data` of a gateway's error.
     pub facts: serde_json::Map<String, serde_json::Value>,
+    /// It was asked for as JSON.
+    pub as_json: bool,
 }
 
 /// Refused by a rule, or failed for a reason that trying again won't change.
@@ -24,12 +26,17 @@ pub const CONFIG: u8 = 78;
 
 impl Failure {
     pub fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), facts: serde_json::Map::new() }
+        Self { code, message: message.into(), facts: serde_json::Map::new(), as_json: false }
     }
 
     pub fn with_facts(mut self, facts: impl IntoIterator<Item = (String, serde_json::Value)>) -> Self {
         self.facts.extend(facts);
         self
+    }
+
+    /// To be told as JSON too, if `as_json`.
+    pub fn in_json(self, as_json: bool) -> Self {
+        Self { as_json, ..self }
     }
 
     pub fn failed(message: impl Into<String>) -> Self {
@@ -87,7 +94,7 @@ pub fn report(failure: Failure, json: bool) -> ExitCode {
         return ExitCode::from(failure.code);
     }
     eprintln!("quorate: {}", failure.message);
-    if json {
+    if json || failure.as_json {
         println!("{}", failure.json());
     }
     ExitCode::from(failure.code)

@@ -10,8 +10,8 @@ use clap::Args;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::door::{Door, Gateway};
 use crate::exit::{self, Failure};
-use crate::tool::{Door, Gateway};
 
 /// Files that one question asks for.
 const CHECKED_AT_ONCE: usize = 200;

@@ -5,7 +5,6 @@
 //! is one JSON object; diagnostics go to standard error.
 
 mod admin;
-mod approve;
 mod backup;
 mod cert;
 mod config;
@@ -14,6 +13,7 @@ mod demo;
 mod deployment;
 mod dev;
 mod doctor;
+mod door;
 mod exit;
 mod force;
 mod founding;
@@ -22,15 +22,17 @@ mod hook;
 mod http;
 mod ingest;
 mod key;
+mod man;
 mod mcp;
 mod membership;
 mod output;
 mod purge;
-mod receipt;
 mod restore;
 mod run;
 mod scan;
 mod scrub;
+mod shell;
+mod sse;
 mod status;
 mod token;
 mod tool;
@@ -55,8 +57,11 @@ const AFTER_HELP: &str = "\
 Examples:
   quorate dev                                     everything on this machine
   quorate status                                  who leads, and how far each node has applied
-  quorate tool call store_fact entity=svc:api key=owner value=platform --as agent-a
-  quorate tool call punch_in resource=file://src/lib.rs holder_passport=agent-a --as agent-a
+  quorate fact set svc:api owner platform --as agent-a
+  quorate lease take file://src/lib.rs --as agent-a
+  quorate work list --watch --as agent-a          again at each change
+  quorate inbox --as operator                     what waits for you
+  quorate tool call list_projects --as agent-a    any tool there is
   quorate replace 3                               a new member for a lost disk; run it again if it was interrupted
   quorate backup monday.tar                       everything in one file, while all work
   quorate doctor                                  what is wrong, and what to do about it
@@ -114,9 +119,9 @@ enum Verb {
     /// List the public keys of receipts, and add one
     #[command(subcommand)]
     Key(key::Key),
-    /// Save receipts with their proofs
+    /// See and check receipts, and save them with their proofs
     #[command(subcommand)]
-    Receipt(receipt::Receipt),
+    Receipt(shell::receipt::Receipt),
     /// Check a saved receipt, proof or bundle, with no server
     #[command(visible_aliases = ["audit-verify", "output-verify"])]
     Verify(verify::Verify),
@@ -129,11 +134,29 @@ enum Verb {
     Scan(scan::Scan),
     /// See what waits for a decision, what became of it, and decide
     #[command(subcommand)]
-    Approve(approve::Approve),
+    Approve(shell::approve::Approve),
+    /// See what waits for you, and decide
+    Inbox(shell::inbox::Inbox),
+    /// See and store what the team knows, and forget it
+    #[command(subcommand)]
+    Fact(shell::fact::Fact),
+    /// See who holds what, take it, and give it back
+    #[command(subcommand)]
+    Lease(shell::lease::Lease),
+    /// See the team's work, add to it, and move it
+    #[command(subcommand)]
+    Work(shell::work::Work),
+    /// See your saved sessions, and who is at work now
+    #[command(subcommand)]
+    Session(shell::session::Session),
+    /// Search all that the team knows, in your own words
+    Search(shell::Reading<shell::search::Find>),
     /// Bridge MCP on standard input and output to a gateway
     Mcp(mcp::Mcp),
     /// Connect an agent's client: print or write its configuration, with the edit guard
     Connect(connect::Connect),
+    /// Write the manual as man pages, one a verb
+    Man(man::Man),
     /// Print a script that completes verbs and flags in a shell
     Completions {
         /// Which shell
@@ -189,12 +212,20 @@ fn main() -> std::process::ExitCode {
             Verb::Upgrade(verb) => (verb.json(), verb.run().await),
             Verb::Token(verb) => (verb.json(), verb.run().await),
             Verb::Key(verb) => (verb.json(), verb.run().await),
-            Verb::Receipt(verb) => (verb.json(), verb.run().await),
+            Verb::Receipt(verb) => (false, verb.run().await),
             Verb::Verify(verb) => (verb.json, verb.run()),
             Verb::Ingest(verb) => (verb.json(), verb.run().await),
             Verb::Tool(verb) => (verb.json(), verb.run().await),
             Verb::Scan(verb) => (verb.json(), verb.run().await),
-            Verb::Approve(verb) => (verb.json(), verb.run().await),
+            // They say themselves whether their failures are wanted as JSON.
+            Verb::Approve(verb) => (false, verb.run().await),
+            Verb::Inbox(verb) => (false, verb.run().await),
+            Verb::Fact(verb) => (false, verb.run().await),
+            Verb::Lease(verb) => (false, verb.run().await),
+            Verb::Work(verb) => (false, verb.run().await),
+            Verb::Session(verb) => (false, verb.run().await),
+            Verb::Search(verb) => (false, verb.run().await),
+            Verb::Man(verb) => (false, verb.run(Cli::command())),
             Verb::Mcp(verb) => (false, verb.run().await),
             Verb::Completions { shell } => {
                 clap_complete::generate(shell, &mut Cli::command(), "quorate", &mut std::io::stdout());

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::exit::Failure;
 use crate::http;
+use crate::sse::Events;
 
 /// Bridge MCP on standard input and output to a gateway.
 ///
@@ -265,8 +266,8 @@ impl Bridge {
             let mut events = Events::default();
             let mut is_answered = message.get("id").is_none();
             while let Some(chunk) = answer.chunk().await.map_err(|error| Again(format!("{gateway}: {error}")))? {
-                for data in events.take(&chunk) {
-                    if let Ok(found) = serde_json::from_str::<Value>(&data) {
+                for event in events.take(&chunk) {
+                    if let Ok(found) = serde_json::from_str::<Value>(&event.data) {
                         is_answered |= found.get("id") == message.get("id") && found.get("method").is_none();
                         self.say(found);
                     }
@@ -322,42 +323,9 @@ fn header(text: &str) -> String {
     if is_plain { text.into() } else { format!("=?base64?{}?=", base64::engine::general_purpose::STANDARD.encode(text)) }
 }
 
-/// Server-sent events out of chunks that end anywhere.
-#[derive(Default)]
-struct Events {
-    buffer: Vec<u8>,
-}
-
-impl Events {
-    fn take(&mut self, chunk: &[u8]) -> Vec<String> {
-        self.buffer.extend(chunk.iter().filter(|byte| **byte != b'\r'));
-        let mut found = Vec::new();
-        while let Some(end) = self.buffer.windows(2).position(|two| two == b"\n\n") {
-            let event: Vec<u8> = self.buffer.drain(..end + 2).collect();
-            let text = String::from_utf8_lossy(&event).into_owned();
-            let data: Vec<&str> =
-                text.lines().filter_map(|line| line.strip_prefix("data:")).map(|data| data.strip_prefix(' ').unwrap_or(data)).collect();
-            if !data.is_empty() {
-                found.push(data.join("\n"));
-            }
-        }
-        found
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn events_are_whole_wherever_the_chunks_end() {
-        let text = "event: message\r\ndata: {\"a\":\"\u{fc}\"}\r\n\r\n: keep-alive\n\ndata: 1\ndata: 2\n\n".as_bytes();
-        for size in [1, 3, text.len()] {
-            let mut events = Events::default();
-            let found: Vec<String> = text.chunks(size).flat_map(|chunk| events.take(chunk)).collect();
-            assert_eq!(found, ["{\"a\":\"\u{fc}\"}", "1\n2"]);
-        }
-    }
 
     #[test]
     fn a_call_that_queues_is_given_the_time_it_asks_for() {

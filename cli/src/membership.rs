@@ -264,8 +264,10 @@ impl Remove {
         let _only = only_change(&self.target, self.dry_run)?;
         let nodes = self.target.nodes()?;
         let id = self.id;
+        let voters: Vec<u64> = survey(&nodes).await.nodes.iter().filter(|node| node.voter).map(|node| node.id).collect();
         let removal = Removal { id, force: self.force };
         let changed = change(&nodes, Change::Remove(removal), self.dry_run).await?.map_err(refused)?;
+        let warning = if changed && voters.contains(&id) { fewer_voters(voters.len()) } else { None };
         if !self.dry_run && self.target.nodes.is_empty() {
             Deployment::update(&self.target.data, |deployment| deployment.retire(id, None))?;
         }
@@ -274,9 +276,29 @@ impl Remove {
             (_, false) => format!("node {id} was removed before"),
             (false, true) => format!("node {id} is removed, and its id never comes back; its folder can go"),
         };
-        let json = json!({"ok": true, "id": id, "changed": changed && !self.dry_run, "dry_run": self.dry_run});
+        let mut json = json!({"ok": true, "id": id, "changed": changed && !self.dry_run, "dry_run": self.dry_run});
+        if let Some(warning) = warning {
+            eprintln!("quorate: {warning}");
+            json["warning"] = warning.into();
+        }
         output::print(self.target.json, &json, &text);
         Ok(())
+    }
+}
+
+/// What is left to say when one of so many voters goes: how many failures the others tolerate, if that is fewer than before or none.
+fn fewer_voters(before: usize) -> Option<String> {
+    let (left, tolerates) = (before.checked_sub(1)?, |voters: usize| voters.saturating_sub(1) / 2);
+    let add = "add one with `quorate join` and `quorate promote`";
+    match left {
+        0 => None,
+        1 => Some(format!("1 voter is left: nothing goes on when it fails, and nothing is left when its disk is lost; {add}")),
+        2 => Some(format!("2 voters are left: nothing goes on when either of them fails; {add}")),
+        _ if tolerates(left) < tolerates(before) => {
+            let failures = if tolerates(left) == 1 { "1 failure".into() } else { format!("{} failures", tolerates(left)) };
+            Some(format!("{left} voters are left, which tolerate {failures}, and it was {} before; {add}", tolerates(before)))
+        }
+        _ => None,
     }
 }
 
@@ -447,6 +469,14 @@ fn plan(data: &std::path::Path, old: u64, used_max: u64) -> Result<NodeEntry, Fa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_removal_that_costs_tolerance_says_what_is_left() {
+        assert!(fewer_voters(2).is_some_and(|text| text.starts_with("1 voter is left")));
+        assert!(fewer_voters(3).is_some_and(|text| text.starts_with("2 voters are left: nothing goes on when either")));
+        assert!(fewer_voters(5).is_some_and(|text| text.contains("4 voters are left, which tolerate 1 failure, and it was 2 before")));
+        assert_eq!((fewer_voters(1), fewer_voters(4), fewer_voters(6)), (None, None, None));
+    }
 
     #[test]
     fn a_replacement_is_written_down_whole_under_an_id_that_nobody_ever_had() {

@@ -1,10 +1,27 @@
 //! What a verb prints: one JSON object, or text for people.
 
+use std::io::{ErrorKind, Write};
+
 /// Prints `json` as one line when asked for, else `text`.
 pub fn print(as_json: bool, json: &serde_json::Value, text: &str) {
     if as_json {
-        println!("{json}");
+        line(&json.to_string())
     } else {
-        println!("{}", text.trim_end());
+        line(text.trim_end())
+    };
+}
+
+/// Prints a line. False: whoever reads has seen enough, and went away.
+///
+/// An answer that can't be written for another reason must not look like a shorter one, so that ends the process.
+pub fn line(text: &str) -> bool {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => false,
+        Err(error) => {
+            eprintln!("quorate: cannot write the answer: {error}");
+            std::process::exit(crate::exit::FAILED.into());
+        }
     }
 }

@@ -160,6 +160,13 @@ async fn asked_to_stop(on_stdin_close: bool) {
     }
 }
 
+/// Says where it serves, for whoever started it on port 0.
+fn say(line: &str) {
+    use std::io::Write;
+    // Nobody has to listen.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 /// The one before may still be letting go of its address; whoever has it after that keeps it.
 async fn listen(config: quorate_gateway::Config) -> Result<quorate_gateway::Gateway, ServeError> {
     let start = Instant::now();
@@ -181,7 +188,9 @@ impl Node {
         log_to_stderr();
         let config: quorate_node::Config = config::read(self.config.as_deref(), "QUORATE_NODE_", &self.flags)?;
         let stop = asked_to_stop(config.stop_on_stdin_close);
-        match quorate_node::run(config, self.new, stop).await {
+        let id = config.node_id;
+        let serves = |grpc: &str, http: &str| say(&format!("node {id} at {grpc}, health and metrics at {http}"));
+        match quorate_node::run(config, self.new, serves, stop).await {
             quorate_node::Ended::Stopped => Ok(()),
             quorate_node::Ended::Refused(why) => Err(Failure::config(why)),
             quorate_node::Ended::EngineStopped(why) => Err(Failure::new(exit::ENGINE_STOPPED, why)),
@@ -195,7 +204,11 @@ impl Gateway {
         let file = self.data.map(|data| data.join("gateway.toml")).or(self.config);
         let config: quorate_gateway::Config = config::read(file.as_deref(), "QUORATE_GATEWAY_", &self.flags)?;
         let stop = asked_to_stop(config.stop_on_stdin_close);
-        let serve = async { listen(config).await?.serve(stop).await };
+        let serve = async {
+            let gateway = listen(config).await?;
+            say(&format!("gateway at {}", gateway.url()));
+            gateway.serve(stop).await
+        };
         serve.await.map_err(|error| match error {
             // Whoever has it will not let go of it because we try again.
             ServeError::Listen { address, source } if source.kind() == ErrorKind::AddrInUse => {

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use quorate_gateway::scans::{Dealt, FINISHES_MAX, deal};
 use quorate_scan::{Cache, Options, Progress};
-use serde_json::{Map, Value, json};
+use reqwest::Method;
+use serde_json::{Value, json};
 
+use crate::door::{Door, Gateway};
 use crate::exit::Failure;
 use crate::output;
-use crate::tool::{self, Door};
 
 /// Scan a repository, and tell the cluster which endpoint calls what.
 #[derive(Args)]
@@ -96,14 +97,16 @@ impl Scan {
 
     /// Sends what the cluster does not have, and makes it the scan that is shown.
     async fn send(&self, repo: &str, place: &str, dealt: &Dealt) -> Result<Sent, Failure> {
+        let gateway = Gateway::open(&self.door)?;
+        let post = async |path: &[&str], body: &Value| gateway.ask(gateway.at(Method::POST, path)?.json(body)).await;
         let hashes = dealt.hashes();
         let all = [hashes.0.clone(), hashes.1.clone()].concat();
         let (mut parts, mut is_registered) = (0, false);
         let mut last = Failure::failed("the scan could not be finished");
         for _ in 0..FINISHES_MAX {
-            let missing = match tool::post(&self.door, &["v1", "repos", repo, "scan", "missing"], &json!({ "parts": all })).await {
+            let missing = match post(&["v1", "repos", repo, "scan", "missing"], &json!({ "parts": all })).await {
                 Err(failure) if is_not_found(&failure) && !is_registered => {
-                    self.register(repo, place).await?;
+                    register(&gateway, repo, place).await?;
                     is_registered = true;
                     continue;
                 }
@@ -113,10 +116,10 @@ impl Scan {
                 .map_err(|error| Failure::failed(format!("the gateway's answer is not understood: {error}")))?;
             parts += missing.len();
             for group in dealt.groups(&hashes, &missing) {
-                tool::post(&self.door, &["v1", "repos", repo, "scan", "parts"], &json!({ "parts": group })).await?;
+                post(&["v1", "repos", repo, "scan", "parts"], &json!({ "parts": group })).await?;
             }
             let finish = json!({ "file_parts": hashes.0, "route_parts": hashes.1, "totals": dealt.totals });
-            match tool::post(&self.door, &["v1", "repos", repo, "scan"], &finish).await {
+            match post(&["v1", "repos", repo, "scan"], &finish).await {
                 Ok(finished) => return Ok(Sent { scan_id: finished["scan_id"].as_str().unwrap_or_default().into(), parts }),
                 // Another scan of it was finished meanwhile, and took parts with it.
                 Err(failure) if is_not_found(&failure) => last = failure,
@@ -125,12 +128,10 @@ impl Scan {
         }
         Err(last)
     }
+}
 
-    async fn register(&self, repo: &str, place: &str) -> Result<(), Failure> {
-        let named = [("tenant_id", "local"), ("repo_id", repo), ("root_path", place)];
-        let arguments: Map<String, Value> = named.map(|(name, value)| (name.into(), value.into())).into_iter().collect();
-        tool::call(&self.door, "crux", "register_repo", &arguments).await.map(|_| ())
-    }
+async fn register(gateway: &Gateway, repo: &str, place: &str) -> Result<(), Failure> {
+    gateway.write("register_repo", &json!({ "tenant_id": "local", "repo_id": repo, "root_path": place })).await.map(|_| ())
 }
 
 fn is_not_found(failure: &Failure) -> bool {

@@ -4,16 +4,17 @@ use std::collections::BTreeSet;
 
 use clap::{Args, Subcommand};
 use quorate_domain::flag::SetFlag;
-use quorate_domain::identity::{PutToken, RevokeToken, check_name, token_hash};
-use quorate_domain::{Refusal, Tier, UnixMs};
-use quorate_gateway::cluster::now_unix_ms;
-use serde_json::json;
+use quorate_domain::identity::{self, ListPassports, ListTokens, PutToken, RevokeToken, TokenRow, check_name, token_hash};
+use quorate_domain::{Principal, Refusal, Tier, UnixMs};
+use quorate_gateway::cluster::{Cluster, now_unix_ms};
+use serde_json::{Value, json};
 
 use crate::admin::{self, Declined};
 use crate::deployment::{Nodes, Target, TokenEntry};
 use crate::dev::secret;
 use crate::exit::Failure;
 use crate::output;
+use crate::shell::page::{Column, Page, at, cut, whole};
 
 const DAY_MS: u64 = 24 * 3_600_000;
 /// What an agent may do unless something else is said: use every tool, search included.
@@ -23,6 +24,8 @@ pub const AGENT_SCOPES: [&str; 2] = ["crux-mcp.*", "corecrux.*"];
 pub enum Token {
     /// Make a passport, if it is new, and a token for it; the token is shown this once
     Create(Create),
+    /// List tokens by their hashes, with whose they are and how long they last
+    List(List),
     /// End a token, within a second on every gateway
     Revoke(Revoke),
 }
@@ -55,13 +58,32 @@ pub struct Create {
 /// End a token, within a second on every gateway.
 #[derive(Args)]
 pub struct Revoke {
-    /// The token, or its hash as `token create --json` told it
+    /// The token, or its hash as `token list` shows it
     token: String,
     #[command(flatten)]
     target: Target,
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
+}
+
+/// List tokens by their hashes, with whose they are and how long they last.
+///
+/// The text of a token is nowhere: the cluster keeps its hash only. Tokens that were made before the cluster kept a list of them
+/// are not in it until they are made again.
+#[derive(Args)]
+pub struct List {
+    /// Tokens of this passport; of all of the team without it
+    #[arg(long)]
+    passport: Option<String>,
+    /// Team that they belong to
+    #[arg(long, default_value = "default")]
+    tenant: String,
+    /// Ended ones as well
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    target: Target,
 }
 
 fn parse_tier(word: &str) -> Result<Tier, String> {
@@ -73,6 +95,7 @@ impl Token {
     pub fn json(&self) -> bool {
         match self {
             Token::Create(create) => create.target.json,
+            Token::List(list) => list.target.json,
             Token::Revoke(revoke) => revoke.target.json,
         }
     }
@@ -80,6 +103,7 @@ impl Token {
     pub async fn run(self) -> Result<(), Failure> {
         match self {
             Token::Create(create) => create.run().await,
+            Token::List(list) => list.run().await,
             Token::Revoke(revoke) => revoke.run().await,
         }
     }
@@ -116,6 +140,68 @@ impl Create {
         output::print(self.target.json, &json, &format!("{token}\n\nIt is shown this once{until}; the cluster keeps its hash only."));
         Ok(())
     }
+}
+
+/// Rows of one question; there are as many as it takes.
+const ROWS: u64 = 1_000;
+
+impl List {
+    async fn run(self) -> Result<(), Failure> {
+        let wrong = self.passport.as_deref().and_then(|name| check_name("passport", name)).or_else(|| check_name("tenant", &self.tenant));
+        if let Some(refusal) = wrong {
+            return Err(Failure::usage(refusal.to_string()));
+        }
+        let cluster = admin::cluster(&self.target.nodes()?)?;
+        let operator = Principal { tenant: self.tenant.clone(), ..identity::system() };
+        let mut tokens = Vec::new();
+        for passport in self.passports(&cluster, &operator).await? {
+            let mut cursor = None;
+            loop {
+                let page = admin::read_as(&cluster, &operator, ListTokens { passport: passport.clone(), limit: ROWS, cursor }).await?;
+                tokens.extend(page.tokens.into_iter().map(|token| row(&self.tenant, &passport, token)));
+                cursor = page.next_cursor;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+        }
+        tokens.retain(|token| self.all || token["state"] == "valid");
+        let facts = json!({ "tokens": tokens });
+        let mut page = Page::of_terminal();
+        page.table(&COLUMNS, &facts["tokens"], "there is no such token");
+        output::print(self.target.json, &facts, &page.text());
+        Ok(())
+    }
+
+    /// Whose tokens are meant.
+    async fn passports(&self, cluster: &Cluster, operator: &Principal) -> Result<Vec<String>, Failure> {
+        if let Some(passport) = &self.passport {
+            return Ok(vec![passport.clone()]);
+        }
+        let (mut names, mut cursor) = (Vec::new(), None);
+        loop {
+            let page = admin::read_as(cluster, operator, ListPassports { limit: ROWS, cursor }).await?;
+            names.extend(page.passports.into_iter().map(|passport| passport.name));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Ok(names);
+            }
+        }
+    }
+}
+
+const COLUMNS: [Column; 5] =
+    [cut("PASSPORT", "passport"), whole("STATE", "state"), at("MADE", "created_at"), at("EXPIRES", "expires_at"), whole("HASH", "hash")];
+
+fn row(tenant: &str, passport: &str, token: TokenRow) -> Value {
+    let state = match (token.revoked_at, token.expires_at) {
+        (Some(_), _) => "revoked",
+        (None, Some(end)) if end <= now_unix_ms() => "expired",
+        _ => "valid",
+    };
+    let instant = |at: Option<UnixMs>| at.map(UnixMs::to_rfc3339);
+    json!({ "hash": token.hash, "tenant": tenant, "passport": passport, "state": state, "created_at": token.created_at.to_rfc3339(),
+        "expires_at": instant(token.expires_at), "revoked_at": instant(token.revoked_at) })
 }
 
 impl Revoke {

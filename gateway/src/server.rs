@@ -339,6 +339,11 @@ impl Gateway {
         self.address
     }
 
+    /// The same as a base URL.
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.app.is_tls() { "https" } else { "http" }, self.address)
+    }
+
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
         let Self { listener, app, .. } = self;
         let drain = app.settings.drain;

@@ -49,8 +49,9 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Runs a node until `stop` is done or the engine stops.
 ///
 /// `may_create` lets it make its data folder; without that an empty folder is refused, since a wiped disk under an old id has
-/// forgotten its votes.
-pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()>) -> Ended {
+/// forgotten its votes. `serves` is told the addresses for gateways and for health once they are served: with port 0, those that
+/// the node got.
+pub async fn run(mut config: Config, may_create: bool, serves: impl FnOnce(&str, &str), stop: impl Future<Output = ()>) -> Ended {
     let signer = match check(&config, may_create) {
         Ok(signer) => signer,
         Err(why) => return Ended::Refused(why),
@@ -65,6 +66,7 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
         (Ok(grpc), Ok(http)) => (grpc, http),
         (Err(why), _) | (_, Err(why)) => return Ended::EngineStopped(why),
     };
+    (config.grpc, config.http) = (with_port_of(&grpc, config.grpc), with_port_of(&http, config.http));
     let (end, ended) = watch::channel(false);
     let (stage, stages) = watch::channel(Stage::Waiting("starting"));
     // From now on: whoever watches over this process has to be told why it does not serve.
@@ -86,6 +88,7 @@ pub async fn run(config: Config, may_create: bool, stop: impl Future<Output = ()
         Err(error) => return Ended::EngineStopped(chain(&error)),
     };
     tracing::info!(node = config.node_id, grpc = config.grpc, http = config.http, "node serves");
+    serves(&config.grpc, &config.http);
     let search =
         SearchIndex::start(raft.clone(), raft.data_dir().path().join(SEARCH_DIR), format!("{}/{}", config.cluster_id, config.lineage));
     stage.send_replace(Stage::Running(raft.clone(), search.clone()));
@@ -229,6 +232,14 @@ async fn bind(listen: Option<SocketAddr>, reached: &str) -> Result<TcpListener, 
     TcpListener::bind(&listen).await.map_err(|error| format!("cannot listen on {listen}: {error}"))
 }
 
+/// The address that the others are told: port 0 stands for any free one, and is which one it became.
+fn with_port_of(listener: &TcpListener, reached: String) -> String {
+    match (reached.parse::<SocketAddr>(), listener.local_addr()) {
+        (Ok(address), Ok(bound)) if address.port() == 0 => SocketAddr::new(address.ip(), bound.port()).to_string(),
+        _ => reached,
+    }
+}
+
 fn engine(config: &Config, link: Link) -> quorate_raft::Config {
     let address = Address { grpc: config.grpc.clone(), http: config.http.clone() };
     let mut engine = quorate_raft::Config::new(config.data.clone(), config.cluster_id.clone(), config.node_id, address);
@@ -320,6 +331,15 @@ mod tests {
             receipt_key: "07".repeat(32),
             ..Config::default()
         }
+    }
+
+    #[tokio::test]
+    async fn the_others_are_told_the_port_that_a_node_got() {
+        let listener = bind(None, "127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        assert_eq!(with_port_of(&listener, "127.0.0.1:0".into()), format!("127.0.0.1:{port}"));
+        assert_eq!(with_port_of(&listener, "192.0.2.1:0".into()), format!("192.0.2.1:{port}"));
+        assert_eq!(with_port_of(&listener, "node-1:7401".into()), "node-1:7401");
     }
 
     #[test]

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import unittest
 import urllib.request
 
@@ -38,6 +39,20 @@ def settings(role):
     """The fields that `docs/configuration.md` names, as environment variables."""
     part = (ROOT / "docs" / "configuration.md").read_text().split("## A gateway")[0 if role == "NODE" else 1].split("## Logs")[0]
     return {f"QUORATE_{role}_{field.upper()}" for field in re.findall(r"^\| `([a-z_]+)` \|", part, re.MULTILINE)}
+
+
+class Package(unittest.TestCase):
+    def test_the_manual_and_the_completions_that_the_package_installs_are_made_by_the_executable(self):
+        assets = tomllib.loads((ROOT / "cli" / "Cargo.toml").read_text())["package"]["metadata"]["deb"]["assets"]
+        made = {asset[0].removeprefix("target/release/shell/"): asset[1] for asset in assets if asset[0].startswith("target/release/shell/")}
+        self.assertEqual(len(made), 4, made)
+        with tempfile.TemporaryDirectory(prefix="quorate-test-") as folder:
+            subprocess.run([DEPLOY / "debian" / "files", executable(), folder], check=True, timeout=60)
+            found = {name: list(pathlib.Path(folder).glob(name)) for name in made}
+            for name, files in found.items():
+                self.assertTrue(files and all(file.stat().st_size for file in files), name)
+            self.assertEqual(sum(len(files) for files in found.values()), sum(file.is_file() for file in pathlib.Path(folder).rglob("*")),
+                             "all that is made is installed")
 
 
 class Units(unittest.TestCase):
