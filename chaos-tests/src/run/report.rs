@@ -45,6 +45,11 @@ pub fn page(run: &Run, summary: &Summary) -> String {
         run.faults.iter().for_each(|fault| body += &ledger(fault));
         body += "</tbody></table>";
     }
+    whole(verdict, &body)
+}
+
+/// A page around its content.
+pub fn whole(verdict: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>Quorate under faults: {verdict}</title><style>{CSS}</style></head><body><main>{body}</main></body></html>\n"
@@ -323,7 +328,8 @@ fn leaders(run: &Run, picture: &Picture, y: f64) -> String {
     svg
 }
 
-fn escaped(text: impl AsRef<str>) -> String {
+/// Text as a page shows it.
+pub fn escaped(text: impl AsRef<str>) -> String {
     text.as_ref().replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
