@@ -328,6 +328,9 @@ impl Client {
             tries += 1;
         }
         let Some((token, card)) = token else { return };
+        if self.random.random_bool(0.1) {
+            return self.lose_to_an_operator(&resource, token, card, number).await;
+        }
         for step in 0..self.random.random_range(1..4) {
             let pause_ms = self.random.random_range(1..1_500);
             tokio::time::sleep(Duration::from_millis(pause_ms)).await;
@@ -343,9 +346,7 @@ impl Client {
                 }
             }
         }
-        if self.random.random_bool(0.1) {
-            self.lose_to_an_operator(&resource, token, card, number).await;
-        } else if self.random.random_bool(0.7) {
+        if self.random.random_bool(0.7) {
             self.release(&resource, token, number).await;
         }
     }
