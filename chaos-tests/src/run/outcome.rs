@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::nemesis::{Fault, Nemesis};
 use super::watch::Sight;
 use crate::history::{Event, Moment, Operation, Outcome};
+use crate::order;
 use crate::verdict::{self, Property};
 
 /// Everything that was recorded.
@@ -105,6 +106,10 @@ pub struct Summary {
     pub latency: Latency,
     /// The longest time without an acknowledged write.
     pub gap_max_ms: f64,
+    /// What was being done to the cluster then.
+    pub gap_during: Vec<String>,
+    /// How late the latest lease was still seen held, standstills not counted.
+    pub lateness_max_ms: f64,
     pub leaders: usize,
     pub properties: Vec<Property>,
     pub coverage: Vec<Coverage>,
@@ -127,7 +132,8 @@ impl Summary {
         let writes = |event: &&Event| event.revision.is_some() && !event.operation.is_read();
         let mut acknowledged: Vec<Moment> = run.events.iter().filter(writes).map(|event| event.answered).collect();
         acknowledged.sort();
-        let gap = acknowledged.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
+        let gap =
+            acknowledged.windows(2).max_by_key(|pair| pair[1] - pair[0]).map_or((Moment::ZERO, Moment::ZERO), |pair| (pair[0], pair[1]));
         Self {
             verdict,
             seed: run.seed,
@@ -137,7 +143,9 @@ impl Summary {
             acknowledged_writes: acknowledged.len(),
             unknown: run.events.iter().filter(|event| event.outcome == Outcome::Unknown).count(),
             latency: latency(run.events.iter()),
-            gap_max_ms: gap.as_secs_f64() * 1_000.0,
+            gap_max_ms: (gap.1 - gap.0).as_secs_f64() * 1_000.0,
+            gap_during: during(run, gap),
+            lateness_max_ms: order::lateness(&run.events).worst.as_secs_f64() * 1_000.0,
             leaders: run.leaders().iter().filter(|(_, _, node)| *node > 0).count(),
             properties,
             coverage,
@@ -174,12 +182,22 @@ impl Summary {
         let Latency { p50_ms, p99_ms, max_ms } = self.latency;
         let _ = writeln!(
             text,
-            "{} operations in {:.0} s, {} unknown; latency p50 {p50_ms:.0} ms, p99 {p99_ms:.0} ms, max {max_ms:.0} ms; longest gap in acknowledged writes {:.0} ms",
-            self.operations, self.seconds, self.unknown, self.gap_max_ms
+            "{} operations in {:.0} s, {} unknown; latency p50 {p50_ms:.0} ms, p99 {p99_ms:.0} ms, max {max_ms:.0} ms; longest gap in acknowledged writes {:.0} ms{}",
+            self.operations,
+            self.seconds,
+            self.unknown,
+            self.gap_max_ms,
+            if self.gap_during.is_empty() { String::new() } else { format!(", during {}", self.gap_during.join(" and ")) }
         );
         let _ = writeln!(text, "{} (seed {}): {}", self.verdict.word(), self.seed, self.command);
         text
     }
+}
+
+/// The faults under way between two moments.
+fn during(run: &Run, (from, until): (Moment, Moment)) -> Vec<String> {
+    let overlaps = |fault: &&Fault| u128::from(fault.from_us) < until.as_micros() && u128::from(fault.until_us) > from.as_micros();
+    run.faults.iter().filter(overlaps).map(|fault| format!("{} ({})", fault.nemesis, fault.detail)).collect()
 }
 
 /// What this cast could not try from the start, and says so beside it.

@@ -68,11 +68,16 @@ fn figures(summary: &Summary) -> String {
         ("longest call", format!("{:.1} s", summary.latency.max_ms / 1_000.0)),
         ("longest gap in writes", format!("{:.1} s", summary.gap_max_ms / 1_000.0)),
         ("leaders", summary.leaders.to_string()),
+        ("latest end of a lease", format!("{:.1} s late", summary.lateness_max_ms / 1_000.0)),
         ("seconds", format!("{:.0}", summary.seconds)),
     ];
     let cells: String =
         figures.iter().map(|(name, value)| format!("<div><b>{value}</b><span class=\"soft\">{name}</span></div>")).collect();
-    format!("<div class=\"figures\">{cells}</div>")
+    let during = match summary.gap_during.as_slice() {
+        [] => String::new(),
+        faults => format!("<p class=\"soft\">The longest gap came during {}.</p>", escaped(faults.join(" and "))),
+    };
+    format!("<div class=\"figures\">{cells}</div>{during}")
 }
 
 fn broken(property: &Property) -> String {

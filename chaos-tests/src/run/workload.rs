@@ -103,8 +103,8 @@ pub struct Client {
     caller: Caller,
     rng: StdRng,
     stop: watch::Receiver<bool>,
-    /// Of the card that was last granted to it.
-    card: Option<String>,
+    /// The card that was last granted to it: its id and token.
+    card: Option<(String, u64)>,
 }
 
 impl Client {
@@ -267,7 +267,7 @@ impl Client {
             }
         }
         if self.rng.random_bool(0.1) && !stage.cast.operators.is_empty() {
-            self.lose_to_an_operator(&resource, token).await;
+            self.lose_to_an_operator(&resource).await;
             return;
         }
         match self.rng.random_range(0..10) {
@@ -289,10 +289,10 @@ impl Client {
         if wait_ms > 0 {
             arguments["wait_ms"] = wait_ms.into();
         }
-        let mut id = None;
+        let mut granted = None;
         let read = |reply| match reply {
             Reply::Done(card) => {
-                id = card["id"].as_str().map(str::to_string);
+                granted = card["id"].as_str().map(str::to_string).zip(card["fencing_token"].as_u64());
                 card["fencing_token"].as_u64().map_or(Outcome::Unknown, |token| Outcome::Granted { token })
             }
             // Who waits holds nothing, and after a wait of one's own the answer is of some moment within it.
@@ -301,13 +301,13 @@ impl Client {
         };
         let operation = Operation::Acquire { resource: resource.into(), ttl: TTL };
         let outcome = self.operation((&caller.passport, &caller), operation, ("punch_in", arguments), read).await;
-        self.card = id.or(self.card.take());
+        self.card = granted.or(self.card.take());
         outcome
     }
 
     /// An operator ends the lease, as that of somebody who is gone; its holder writes on and is refused.
-    async fn lose_to_an_operator(&mut self, resource: &str, token: u64) {
-        let Some(card) = self.card.clone() else { return };
+    async fn lose_to_an_operator(&mut self, resource: &str) {
+        let Some((card, token)) = self.card.clone() else { return };
         let operators = &self.stage.cast.operators;
         let operator = operators[self.rng.random_range(0..operators.len())].clone();
         let arguments = json!({"punchcard_id": card, "confirm": true, "reason": "chaos"});
