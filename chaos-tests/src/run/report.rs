@@ -33,8 +33,10 @@ pub fn page(run: &Run, summary: &Summary) -> String {
         summary.properties.iter().filter(|property| !property.is_kept()).for_each(|property| body += &broken(property));
     }
     let _ = write!(body, "<h2>Faults over operations</h2><div class=\"wide\">{}</div>", timeline(run));
-    body += "<p class=\"soft\">Bars: writes acknowledged in each interval. Lines: latency of what was answered, half of it and 99 of 100, on a \
-             logarithmic scale, without acquisitions, which may queue. Below: who led, and every fault from its making to its healing; a hollow one left no trace.</p>";
+    body += "<p class=\"soft\">Bars: writes acknowledged in each interval. Lines: how long answers took, \
+             <b style=\"color:var(--p50)\">half of them</b> and <b style=\"color:var(--p99)\">99 of 100</b>, on a logarithmic scale, without \
+             acquisitions, which may queue. Below: who led, and every fault from its making to its healing; a hollow one left no trace. \
+             Point at a piece to read what it was.</p>";
     body += "<h2>Promises</h2><table><thead><tr><th>Promise</th><th>Verdict</th><th class=\"n\">Asked of</th></tr></thead><tbody>";
     summary.properties.iter().for_each(|property| body += &promise(property));
     body += "</tbody></table><h2>Coverage</h2><table><thead><tr><th>To be tried</th><th>Verdict</th><th class=\"n\">Bit</th></tr></thead><tbody>";

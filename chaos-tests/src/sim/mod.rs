@@ -9,8 +9,8 @@
 //!
 //! What this can't find, because it is not in it: faults of RocksDB and of the file system (`storage` has tests that kill and
 //! damage), races between threads (there is one), time that passes while code computes or a state is flushed (there it stands
-//! still), a partial write of small files such as the identity (they survive whole), gateways' HTTP side, TLS, a process that stands
-//! still while others go on, and timers that run at different speeds: Tokio's are the same on all nodes, only the clocks behind
+//! still), a partial write of small files such as the identity (they survive whole), gateways' HTTP side, TLS, a process that really
+//! stands still (`hold` lets everything that it sends and is sent come late, and its disk stand still, but its timers run), and timers that run at different speeds: Tokio's are the same on all nodes, only the clocks behind
 //! leases and timestamps drift.
 //!
 //! How repeatable it is: two runs of one executable with one seed give the same journal, byte by byte, and a test holds it to
