@@ -68,9 +68,9 @@ fn healthy() -> Vec<Event> {
         under("jon", 2_340, 9, "j1", stored(2)),
         read_of("under", 2_350, &["m1", "j1"]),
         event("jon", 2_360, Operation::Release { resource: "file://a".into(), token: 9 }, Outcome::Released),
-        acquire("mara", 2_400, Outcome::Granted { token: 11 }),
-        event("olga", 2_420, Operation::Force { resource: "file://a".into(), token: 11 }, Outcome::Released),
-        under("mara", 2_440, 11, "m3", Outcome::Stale),
+        acquire("mara", 4_400, Outcome::Granted { token: 11 }),
+        event("olga", 4_420, Operation::Force { resource: "file://a".into(), token: 11 }, Outcome::Released),
+        under("mara", 4_440, 11, "m3", Outcome::Stale),
         save("mara", 3_000, "s1", Some(0), Outcome::Saved { revision: 3_001 }),
         load(3_020, Some((3_001, "s1"))),
         save("mara", 3_040, "s2", Some(3_001), Outcome::Saved { revision: 3_041 }),
@@ -170,8 +170,8 @@ fn a_lease_that_ends_early_is_named() {
 
 #[test]
 fn a_write_under_a_lease_that_an_operator_took_is_named() {
-    let late = under("mara", 2_440, 11, "m3", Outcome::Stored { version: 3 });
-    assert_eq!(broken(&with(&[2_440], vec![late])), ["linearizable: lease"]);
+    let late = under("mara", 4_440, 11, "m3", Outcome::Stored { version: 3 });
+    assert_eq!(broken(&with(&[4_440], vec![late])), ["linearizable: lease"]);
 }
 
 #[test]
