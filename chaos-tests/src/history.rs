@@ -25,6 +25,8 @@ pub enum Operation {
     },
     /// Gives it back.
     Release { resource: String, token: u64 },
+    /// Takes it from its holder, who had it under this token: an operator's act.
+    Force { resource: String, token: u64 },
     /// Reads the current version under a name.
     Latest { name: String },
     /// Stores a new version under a name, on condition that the writer still holds the lease with this token.
@@ -112,6 +114,7 @@ impl Operation {
             Operation::Store { name, .. } | Operation::Read { name } | Operation::Latest { name } => name,
             Operation::Acquire { resource, .. }
             | Operation::Release { resource, .. }
+            | Operation::Force { resource, .. }
             | Operation::StoreUnder { resource, .. }
             | Operation::Check { resource } => resource,
             Operation::Save { session, .. } | Operation::Load { session } => session,

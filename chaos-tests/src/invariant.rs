@@ -139,15 +139,16 @@ fn tenures(history: &[Event], skew: Duration) -> BTreeMap<&str, Vec<Tenure<'_>>>
     for event in history {
         let (Operation::Acquire { resource, ttl }, Outcome::Granted { token }) = (&event.operation, &event.outcome) else { continue };
         let end = (event.sent + *ttl).saturating_sub(skew);
-        // From the sending of a release on, even of one without an answer, the lease may be over.
-        let released = history
-            .iter()
-            .filter(|other| other.client == event.client && other.sent >= event.answered)
-            .filter(
-                |other| matches!(&other.operation, Operation::Release { resource: freed, token: of } if freed == resource && of == token),
-            )
-            .map(|other| other.sent)
-            .min();
+        // From the sending of a release on, even of one without an answer, the lease may be over. An operator may also end one of
+        // whose grant its holder does not know yet.
+        let ends = |other: &&Event| match &other.operation {
+            Operation::Release { resource: freed, token: of } => {
+                freed == resource && of == token && other.client == event.client && other.sent >= event.answered
+            }
+            Operation::Force { resource: freed, token: of } => freed == resource && of == token,
+            _ => false,
+        };
+        let released = history.iter().filter(ends).map(|other| other.sent).min();
         // A renewal may have made the lease shorter than the grant before it, answered or not.
         let renewed = history
             .iter()

@@ -5,11 +5,12 @@
 //! report only what no order of events explains.
 //!
 //! Reading order: [`history`] (recording), [`invariant`] and [`order`] (checks of whole histories, named as in the literature),
-//! [`linear`] (the search for an order that explains every answer), [`model`] (what Quorate promises to be), [`verdict`] (all of
+//! [`told`] (the same of what watchers were told), [`linear`] (the search for an order that explains every answer), [`model`] (what Quorate promises to be), [`verdict`] (all of
 //! them asked at once), [`run`] (a cluster of real processes, hurt while clients work; `docs/chaos.md`), [`sim`] (the product itself
-//! in one process, on simulated time), [`fuzz`] (answers to arguments that nobody should send). Each check has a test that plants the fault it is for; `tests/planted.rs` does so for the
+//! in one process, on simulated time), [`campaign`] (many of both, and one table), [`fuzz`] (answers to arguments that nobody should send). Each check has a test that plants the fault it is for; `tests/planted.rs` does so for the
 //! whole verdict, `mutants.py` for the product. All but [`sim`] know nothing of the product beyond what a client sees.
 
+pub mod campaign;
 pub mod fuzz;
 pub mod history;
 pub mod invariant;
@@ -18,4 +19,5 @@ pub mod model;
 pub mod order;
 pub mod run;
 pub mod sim;
+pub mod told;
 pub mod verdict;

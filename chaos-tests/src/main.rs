@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use quorate_chaos::campaign::Campaign;
 use quorate_chaos::fuzz::Fuzz;
 use quorate_chaos::sim::Sim;
 use quorate_chaos::{run, verdict};
@@ -23,6 +24,7 @@ enum Verb {
     Run(Box<run::Options>),
     /// Simulate whole clusters under faults, each chosen by its seed and repeatable by it
     Sim(Sim),
+    Campaign(Box<Campaign>),
     Fuzz(Box<Fuzz>),
     /// Judge a history that `run --history` wrote
     Check {
@@ -39,6 +41,10 @@ fn main() -> anyhow::Result<ExitCode> {
         Verb::Run(options) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             Ok(runtime.block_on(options.run()))
+        }
+        Verb::Campaign(campaign) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            runtime.block_on(campaign.run())
         }
         Verb::Fuzz(fuzz) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

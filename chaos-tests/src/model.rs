@@ -40,7 +40,7 @@ pub fn objects(history: &[Event]) -> BTreeMap<(Kind, &str), Vec<Event>> {
                 found.entry((Kind::Chain, name)).or_default().push(event.clone());
                 Kind::Lease
             }
-            Operation::Acquire { .. } | Operation::Release { .. } | Operation::Check { .. } => Kind::Lease,
+            Operation::Acquire { .. } | Operation::Release { .. } | Operation::Force { .. } | Operation::Check { .. } => Kind::Lease,
             Operation::Save { .. } | Operation::Load { .. } => Kind::Session,
             Operation::Decide { .. } => Kind::Decision,
         };
@@ -156,8 +156,12 @@ impl LeaseState {
 
     /// The holder, if it is this one by its name and, as far as it is known, by its token.
     fn is_held_by(&self, client: &str, token: u64) -> bool {
-        let is_it = |holder: &Holder| holder.client == client && holder.token.map_or(token > self.token_max, |known| known == token);
-        self.holder.as_ref().is_some_and(is_it)
+        self.is_held_under(token) && self.holder.as_ref().is_some_and(|holder| holder.client == client)
+    }
+
+    /// Whoever holds it.
+    fn is_held_under(&self, token: u64) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.token.map_or(token > self.token_max, |known| known == token))
     }
 
     /// A token that was not known so far.
@@ -205,6 +209,15 @@ impl Model for Lease {
                 }
                 state.may_be_free(event).then(|| state.learnt(*token).freed())
             }
+            (Operation::Force { token, .. }, Outcome::Released) => state.is_held_under(*token).then(|| state.learnt(*token).freed()),
+            (Operation::Force { token, .. }, Outcome::Unknown) => {
+                Some(if state.is_held_under(*token) { state.learnt(*token).freed() } else { state.clone() })
+            }
+            // It was not held under that token any more.
+            (Operation::Force { token, .. }, Outcome::Stale) => match state.is_held_under(*token) {
+                true => state.may_be_free(event).then(|| state.learnt(*token).freed()),
+                false => Some(state.clone()),
+            },
             (_, Outcome::Unknown | Outcome::Refused) => Some(state.clone()),
             _ => None,
         }

@@ -153,7 +153,11 @@ pub fn no_early_expiry(history: &[Event]) -> Vec<Violation> {
     for event in history {
         let is_of_lease = matches!(
             event.operation,
-            Operation::Acquire { .. } | Operation::Release { .. } | Operation::Check { .. } | Operation::StoreUnder { .. }
+            Operation::Acquire { .. }
+                | Operation::Release { .. }
+                | Operation::Force { .. }
+                | Operation::Check { .. }
+                | Operation::StoreUnder { .. }
         );
         if is_of_lease {
             by_resource.entry(event.operation.object()).or_default().push(event);
@@ -186,9 +190,116 @@ pub fn no_early_expiry(history: &[Event]) -> Vec<Violation> {
 }
 
 fn surely_held_until(events: &[&Event], grant: &Event, token: u64, ttl: Duration) -> Moment {
-    let own = events.iter().filter(|event| event.client == grant.client && event.sent >= grant.answered);
-    let given_back = own.filter(|event| matches!(event.operation, Operation::Release { token: of, .. } if of == token));
-    given_back.map(|event| event.sent).fold(grant.sent + ttl, Moment::min)
+    let ends = |event: &&&Event| match event.operation {
+        Operation::Release { token: of, .. } => of == token && event.client == grant.client && event.sent >= grant.answered,
+        Operation::Force { token: of, .. } => of == token,
+        _ => false,
+    };
+    events.iter().filter(ends).map(|event| event.sent).fold(grant.sent + ttl, Moment::min)
+}
+
+/// **Read your writes.** What was acknowledged to a client stands in its place in every read that the client sends later.
+pub fn read_your_writes(history: &[Event]) -> Vec<Violation> {
+    let mut written: BTreeMap<(&str, &str), Vec<(Moment, u64, &str)>> = BTreeMap::new();
+    let mut found = Vec::new();
+    // Sorted by sending, so that what was answered before a read comes before it.
+    for event in history {
+        if let (Some((name, value)), Outcome::Stored { version }) = (event.operation.written(), &event.outcome) {
+            written.entry((&event.client, name)).or_default().push((event.answered, *version, value));
+            continue;
+        }
+        let own = written.get(&(event.client.as_str(), event.operation.object())).into_iter().flatten();
+        for (_, version, value) in own.filter(|(answered, ..)| *answered <= event.sent) {
+            let is_shown = match &event.outcome {
+                Outcome::Versions(versions) => versions.get(*version as usize - 1).is_some_and(|shown| shown == value),
+                Outcome::Version(last) => last.as_ref().is_some_and(|(last, shown)| last > version || (last == version && shown == value)),
+                _ => true,
+            };
+            if !is_shown {
+                let (client, name) = (&event.client, event.operation.object());
+                found.push(Violation(format!("`{name}`: {client} does not read its own version {version}, {value}")));
+            }
+        }
+    }
+    found
+}
+
+/// How much longer than its time and the cluster's standstills a lease may last: ticks of an idle cluster, and what is on its way.
+const LATE_MAX: Duration = Duration::from_secs(2);
+/// A longer time without an acknowledged write is a standstill: it lengthens leases, as it is meant to.
+const STANDSTILL: Duration = Duration::from_millis(200);
+
+/// How late leases ended.
+#[derive(Debug, Default)]
+pub struct Lateness {
+    /// Looks at leases that were over, and at those that were not.
+    pub asked_of: usize,
+    /// The latest that one was still seen held, less the standstills in its life.
+    pub worst: Duration,
+    pub violations: Vec<Violation>,
+}
+
+/// **Bounded lateness.** Nobody sees a lease held by more than [`LATE_MAX`] after the time of its last grant or renewal, counted from the
+/// answer, not counting standstills since then. Where another grant may have come, nothing is said.
+pub fn lateness(history: &[Event]) -> Lateness {
+    let is_write = |event: &&Event| event.revision.is_some() && !event.operation.is_read();
+    let mut written: Vec<Moment> = history.iter().filter(is_write).map(|event| event.answered).collect();
+    written.sort();
+    let mut by_resource: BTreeMap<&str, Vec<&Event>> = BTreeMap::new();
+    for event in history.iter().filter(|event| matches!(event.operation, Operation::Acquire { .. } | Operation::Check { .. })) {
+        by_resource.entry(event.operation.object()).or_default().push(event);
+    }
+    let mut lateness = Lateness::default();
+    for (resource, events) in by_resource {
+        for seen in &events {
+            let Outcome::Holder(Some(holder)) = &seen.outcome else { continue };
+            let Some((granted, over)) = surely_over_at(&events, seen, holder) else { continue };
+            lateness.asked_of += 1;
+            let late = seen.sent.saturating_sub(over).saturating_sub(standstill(&written, granted, seen.sent));
+            lateness.worst = lateness.worst.max(late);
+            if late > LATE_MAX {
+                lateness.violations.push(Violation(format!(
+                    "`{resource}`: the lease of {holder} was over {late:?} ago, standstills not counted, when {} saw it held",
+                    seen.client
+                )));
+            }
+        }
+    }
+    lateness
+}
+
+/// When the holder's lease was last granted or renewed, and when it was surely over, by what was sent before it was seen. None where
+/// something may have come between.
+fn surely_over_at(events: &[&Event], seen: &Event, holder: &str) -> Option<(Moment, Moment)> {
+    let mut last = None;
+    for event in events.iter().filter(|event| event.client == holder && event.sent < seen.answered) {
+        let Operation::Acquire { ttl, .. } = event.operation else { continue };
+        match event.outcome {
+            Outcome::Granted { .. } if event.answered <= seen.sent => {
+                last = last.max(Some((event.answered + ttl, event.sent)));
+            }
+            // Another one had it, and whoever asked does not wait.
+            Outcome::Holder(_) => {}
+            _ => return None,
+        }
+    }
+    last.map(|(over, granted)| (granted, over))
+}
+
+/// Between two moments, the sum of the times in which no write was acknowledged.
+fn standstill(written: &[Moment], from: Moment, until: Moment) -> Duration {
+    let first = written.partition_point(|at| *at <= from);
+    let inside = written[first..].iter().copied().take_while(|at| *at < until);
+    let mut before = from;
+    let mut sum = Duration::ZERO;
+    for at in inside.chain([until]) {
+        let gap = at.saturating_sub(before);
+        if gap > STANDSTILL {
+            sum += gap;
+        }
+        before = at;
+    }
+    sum
 }
 
 #[cfg(test)]
@@ -265,6 +376,50 @@ mod tests {
         assert_eq!(decided_once(&[won.clone(), decide("o2", false, Outcome::Decided { approve: false })]).len(), 2);
         assert_eq!(decided_once(&[won.clone(), decide("o2", true, Outcome::Decided { approve: true })]).len(), 1);
         assert_eq!(decided_once(&[won, decide("o2", false, Outcome::AlreadyDecided { approve: false })]).len(), 1);
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_its_own_write_is_found_and_another_ones_read_is_not_judged_by_it() {
+        let own = |sent: u64, versions: &[&str]| Event { client: "mara".into(), ..read(sent, sent + 10, versions) };
+        assert_eq!(read_your_writes(&[store(0, 10, 1), own(20, &["v1"]), read(20, 30, &[])]), []);
+        assert_eq!(read_your_writes(&[store(0, 30, 1), own(20, &[])]), [], "it was not acknowledged yet");
+        assert_eq!(read_your_writes(&[store(0, 10, 1), own(20, &[])]).len(), 1);
+        let latest = |version| {
+            let read = Operation::Latest { name: "n".into() };
+            event("mara", 20, 30, read, Outcome::Version(Some((version, format!("v{version}")))))
+        };
+        assert_eq!(read_your_writes(&[store(0, 10, 2), latest(3)]), []);
+        assert_eq!(read_your_writes(&[store(0, 10, 2), latest(1)]).len(), 1);
+    }
+
+    #[test]
+    fn a_lease_that_lasts_on_is_found_and_standstills_and_possible_renewals_are_allowed_for() {
+        let look = |sent: u64| {
+            let outcome = Outcome::Holder(Some("mara".into()));
+            event("jon", sent, sent + 10, Operation::Check { resource: "a".into() }, outcome)
+        };
+        // Something is written all the time, but for a time from 1 s on.
+        let busy = |stands_still_ms: u64, mut events: Vec<Event>| {
+            let times = (0..100).map(|step| step * 100).filter(|at| !(1_000..1_000 + stands_still_ms).contains(at));
+            events.extend(times.map(|at| Event { client: "writer".into(), revision: Some(at + 1), ..store(at, at + 5, 1) }));
+            events.sort_by_key(|event| event.sent);
+            events
+        };
+        let found = |events: &[Event]| (lateness(events).asked_of, lateness(events).violations.len());
+        assert_eq!(found(&busy(0, vec![grant("mara", 0, 1), look(2_900)])), (1, 0));
+        assert_eq!(found(&busy(0, vec![grant("mara", 0, 1), look(3_500)])), (1, 1));
+        assert_eq!(found(&busy(0, vec![grant("mara", 0, 1), grant("mara", 900, 1), look(3_500)])), (1, 0));
+        assert_eq!(found(&busy(1_500, vec![grant("mara", 0, 1), look(3_500)])), (1, 0), "nothing was decided for 1.5 s");
+        let perhaps = event("mara", 900, 950, Operation::Acquire { resource: "a".into(), ttl: Duration::from_secs(1) }, Outcome::Unknown);
+        assert_eq!(found(&busy(0, vec![grant("mara", 0, 1), perhaps, look(3_500)])), (0, 0), "it may have been renewed");
+    }
+
+    #[test]
+    fn a_lease_that_an_operator_takes_is_not_one_that_ends_early() {
+        let force = event("olga", 100, 110, Operation::Force { resource: "a".into(), token: 1 }, Outcome::Released);
+        let look = event("jon", 200, 210, Operation::Check { resource: "a".into() }, Outcome::Holder(None));
+        assert_eq!(no_early_expiry(&[grant("mara", 0, 1), force, look.clone()]), []);
+        assert_eq!(no_early_expiry(&[grant("mara", 0, 1), look]).len(), 1);
     }
 
     #[test]

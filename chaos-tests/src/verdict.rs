@@ -63,6 +63,7 @@ const RULES: &[Rule] = &[
     ("no lost writes", "What was acknowledged is there in every later read.", &[Kind::Chain], invariant::no_lost_writes),
     ("exactly once", "A request has one effect and one answer, however often it was sent.", &[Kind::Chain], invariant::exactly_once),
     ("no reads from thin air", "A read shows only what somebody wrote.", &[Kind::Chain], invariant::no_thin_air_reads),
+    ("read your writes", "A client's later reads show what was acknowledged to it.", &[Kind::Chain], order::read_your_writes),
     ("chains only grow", "Of two reads one is the beginning of the other.", &[Kind::Chain], order::chains_only_grow),
     ("mutual exclusion", "A lease has at most one holder.", &[Kind::Lease], |events| invariant::mutual_exclusion(events, Duration::ZERO)),
     ("monotonic fencing tokens", "Each grant has a higher token than the one before.", &[Kind::Lease], invariant::monotonic_fencing_tokens),
@@ -116,6 +117,12 @@ pub fn judge(history: &[Event]) -> Vec<Property> {
     property.asked_of = history.iter().filter(|event| event.revision.is_some()).count();
     property.find("all objects", order::revisions_follow_real_time(history), &[]);
     found.push(property);
+    let lateness = order::lateness(history);
+    let mut property =
+        Property::new("bounded lateness", "A lease that is over is free soon, not counting the time in which the cluster decided nothing.");
+    property.asked_of = lateness.asked_of;
+    property.find("all leases", lateness.violations, &[]);
+    found.push(property);
     found
 }
 
@@ -132,6 +139,7 @@ pub fn asked(operation: &Operation) -> String {
         Operation::Latest { .. } => "read the last version".into(),
         Operation::Acquire { ttl, .. } => format!("acquire for {ttl:?}"),
         Operation::Release { token, .. } => format!("release token {token}"),
+        Operation::Force { token, .. } => format!("take token {token} from its holder"),
         Operation::StoreUnder { token, value, .. } => format!("store {value} under token {token}"),
         Operation::Check { .. } => "look who holds it".into(),
         Operation::Save { value, expected: Some(expected), .. } => format!("save {value} over revision {expected}"),

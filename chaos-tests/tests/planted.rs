@@ -68,6 +68,9 @@ fn healthy() -> Vec<Event> {
         under("jon", 2_340, 9, "j1", stored(2)),
         read_of("under", 2_350, &["m1", "j1"]),
         event("jon", 2_360, Operation::Release { resource: "file://a".into(), token: 9 }, Outcome::Released),
+        acquire("mara", 4_400, Outcome::Granted { token: 11 }),
+        event("olga", 4_420, Operation::Force { resource: "file://a".into(), token: 11 }, Outcome::Released),
+        under("mara", 4_440, 11, "m3", Outcome::Stale),
         save("mara", 3_000, "s1", Some(0), Outcome::Saved { revision: 3_001 }),
         load(3_020, Some((3_001, "s1"))),
         save("mara", 3_040, "s2", Some(3_001), Outcome::Saved { revision: 3_041 }),
@@ -163,6 +166,30 @@ fn a_lease_that_ends_early_is_named() {
     assert_eq!(broken(&with(&[], vec![refused])), ["linearizable: lease", "no early expiry"]);
     let free = event("jon", 260, Operation::Check { resource: "file://a".into() }, Outcome::Holder(None));
     assert_eq!(broken(&with(&[260], vec![free])), ["linearizable: lease", "no early expiry"]);
+}
+
+#[test]
+fn a_write_under_a_lease_that_an_operator_took_is_named() {
+    let late = under("mara", 4_440, 11, "m3", Outcome::Stored { version: 3 });
+    assert_eq!(broken(&with(&[4_440], vec![late])), ["linearizable: lease"]);
+}
+
+#[test]
+fn a_lease_that_does_not_end_is_named() {
+    let mut planted: Vec<Event> = (10..60).map(|step| store("writer", 5_001 + step * 100, &format!("w{step}"), Outcome::Unknown)).collect();
+    for (place, event) in planted.iter_mut().enumerate() {
+        event.outcome = Outcome::Stored { version: 4 + place as u64 };
+    }
+    planted.push(acquire("mara", 6_000, Outcome::Granted { token: 13 }));
+    planted.push(event("jon", 10_500, Operation::Check { resource: "file://a".into() }, Outcome::Holder(Some("mara".into()))));
+    assert_eq!(broken(&with(&[], planted)), ["bounded lateness"]);
+}
+
+#[test]
+fn a_client_that_does_not_read_its_own_write_is_named() {
+    let own = |event: Event| Event { client: "mara".into(), ..event };
+    let history = with(&[80], vec![own(read(80, &["a", "b"]))]);
+    assert_eq!(broken(&history), ["linearizable: fact", "no lost writes", "read your writes"]);
 }
 
 #[test]

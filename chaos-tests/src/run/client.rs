@@ -77,6 +77,20 @@ impl Doors {
         Ok(Self { doors, next: AtomicUsize::new(0), resent: AtomicU64::new(0) })
     }
 
+    pub fn count(&self) -> usize {
+        self.doors.len()
+    }
+
+    /// Where the gateway of a place is, counted around.
+    pub fn base(&self, place: usize) -> &str {
+        &self.doors[place % self.doors.len()].base
+    }
+
+    /// What speaks to it.
+    pub fn http(&self, place: usize) -> &reqwest::Client {
+        &self.doors[place % self.doors.len()].http
+    }
+
     /// Attempts at a gateway that brought no answer.
     pub fn failures(&self, place: usize) -> u64 {
         self.doors.get(place).map_or(0, |door| door.failed.load(Relaxed))

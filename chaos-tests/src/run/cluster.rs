@@ -20,6 +20,7 @@ use serde_json::Value;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::namespaces::Namespaces;
 use super::proxy::{Fabric, Party};
 
 /// Everything has to serve by then, or the start has failed.
@@ -31,12 +32,14 @@ const STOP_WITHIN: Duration = Duration::from_secs(15);
 
 // The first key pair of RFC 8032, 7.1: receipts of this cluster prove nothing to anybody else.
 const RECEIPT_KEY: &str = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60";
-const RECEIPT_KEY_PUBLIC: &str = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+pub const RECEIPT_KEY_PUBLIC: &str = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
 
 /// One process, with what it takes to start it again.
 struct Process {
     name: String,
     party: Party,
+    /// The node whose namespace it runs in.
+    namespace: Option<u64>,
     arguments: Vec<String>,
     environment: Vec<(&'static str, PathBuf)>,
     running: Option<Running>,
@@ -68,11 +71,38 @@ struct Gateway {
     listen: String,
 }
 
+/// How the operator's verbs of the executable reach nodes.
+#[derive(Clone, Debug)]
+pub struct Verbs {
+    pub executable: PathBuf,
+    /// Addresses of the nodes themselves.
+    pub nodes: Vec<String>,
+    /// None: as the environment has it.
+    pub secret: Option<String>,
+}
+
+impl Verbs {
+    /// Runs a verb; its JSON.
+    pub async fn run(&self, verb: &[String]) -> anyhow::Result<Value> {
+        let mut command = Command::new(&self.executable);
+        command.args(verb).args(["--json", "--nodes", &self.nodes.join(",")]);
+        command.envs(self.secret.iter().map(|secret| ("QUORATE_CLUSTER_SECRET", secret)));
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        let output = timeout(VERB_WITHIN, command.output()).await.context("it does not end")??;
+        if !output.status.success() {
+            let text = if output.stderr.trim_ascii().is_empty() { &output.stdout } else { &output.stderr };
+            bail!("quorate {}: {}", verb.join(" "), String::from_utf8_lossy(text).trim());
+        }
+        Ok(serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
+    }
+}
+
 /// The processes, and the links between them.
 pub struct Cluster {
     home: PathBuf,
     executable: PathBuf,
     pub fabric: Arc<Fabric>,
+    namespaces: Option<Arc<Namespaces>>,
     cluster_id: String,
     secret: String,
     nodes: BTreeMap<u64, Node>,
@@ -84,11 +114,18 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts nodes and gateways on a folder of their own and forms the cluster.
-    pub async fn start(executable: &Path, home: &Path, nodes: u64, gateways: usize) -> anyhow::Result<Self> {
+    pub async fn start(
+        executable: &Path,
+        home: &Path,
+        nodes: u64,
+        gateways: usize,
+        namespaces: Option<Arc<Namespaces>>,
+    ) -> anyhow::Result<Self> {
         let mut cluster = Self {
             home: home.to_path_buf(),
             executable: executable.to_path_buf(),
             fabric: Arc::default(),
+            namespaces,
             cluster_id: format!("chaos-{:08x}", rand::random::<u32>()),
             secret: secret(),
             nodes: BTreeMap::new(),
@@ -133,10 +170,21 @@ impl Cluster {
     pub async fn add_node(&mut self) -> anyhow::Result<u64> {
         let id = self.node_id_next;
         self.node_id_next += 1;
-        let (grpc, http) = (free_address()?, free_address()?);
-        let listener = tokio::net::TcpListener::bind(free_address()?).await?;
-        let relay = listener.local_addr()?.to_string();
-        self.fabric.serve(listener, Party::Node(id), grpc.clone());
+        let (grpc, http, relay) = match &self.namespaces {
+            // There links are cut below, and the nodes reach each other without anything in between.
+            Some(namespaces) => {
+                let address = namespaces.add(id)?;
+                let grpc = format!("{address}:7401");
+                (grpc.clone(), format!("{address}:7402"), grpc)
+            }
+            None => {
+                let grpc = free_address()?;
+                let listener = tokio::net::TcpListener::bind(free_address()?).await?;
+                let relay = listener.local_addr()?.to_string();
+                self.fabric.serve(listener, Party::Node(id), grpc.clone());
+                (grpc, free_address()?, relay)
+            }
+        };
         let config = self.home.join(format!("node-{id}.toml"));
         let data = self.home.join(format!("node-{id}"));
         let lines = [
@@ -156,7 +204,8 @@ impl Cluster {
             Some(library) => vec![("LD_PRELOAD", library), (FAULTS, faults.clone()), (DATA, data.clone())],
             None => Vec::new(),
         };
-        let process = Process { name: format!("node-{id}"), party: Party::Node(id), arguments, environment, running: None };
+        let namespace = self.namespaces.as_ref().map(|_| id);
+        let process = Process { name: format!("node-{id}"), party: Party::Node(id), namespace, arguments, environment, running: None };
         self.nodes.insert(id, Node { process, grpc, relay, http, data, faults, control, may_end: false });
         self.start_node_with(id, &["--new"])?;
         Ok(id)
@@ -169,8 +218,14 @@ impl Cluster {
         self.fabric.serve(listener, Party::Gateway(place), listen.clone());
         let config = self.gateway_config(place).display().to_string();
         let arguments = words(&["gateway", "--stop-on-stdin-close", "--config", &config]);
-        let process =
-            Process { name: format!("gateway-{place}"), party: Party::Gateway(place), arguments, environment: Vec::new(), running: None };
+        let process = Process {
+            name: format!("gateway-{place}"),
+            party: Party::Gateway(place),
+            namespace: None,
+            arguments,
+            environment: Vec::new(),
+            running: None,
+        };
         self.gateways.push(Gateway { process, listen });
         self.start_gateway(place)
     }
@@ -326,15 +381,8 @@ impl Cluster {
 
     /// Runs a verb of the executable against the nodes themselves, past the relays; its JSON.
     pub async fn verb(&self, verb: &[String]) -> anyhow::Result<Value> {
-        let nodes: Vec<&str> = self.nodes.values().map(|node| node.grpc.as_str()).collect();
-        let mut command = Command::new(&self.executable);
-        command.args(verb).args(["--json", "--nodes", &nodes.join(",")]).env("QUORATE_CLUSTER_SECRET", &self.secret);
-        command.stdin(Stdio::null()).kill_on_drop(true);
-        let output = timeout(VERB_WITHIN, command.output()).await.context("it does not end")??;
-        if !output.status.success() {
-            bail!("quorate {}: {}", verb.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(serde_json::from_slice(&output.stdout).unwrap_or(Value::Null))
+        let nodes = self.nodes.values().map(|node| node.grpc.clone()).collect();
+        Verbs { executable: self.executable.clone(), nodes, secret: Some(self.secret.clone()) }.run(verb).await
     }
 
     /// The address that others know a node by.
@@ -368,7 +416,11 @@ impl Process {
             return Ok(());
         }
         let log = OpenOptions::new().create(true).append(true).open(home.join(format!("{}.log", self.name)))?;
-        let mut child = Command::new(executable)
+        let mut command = match self.namespace {
+            Some(id) => Namespaces::enter(id, executable),
+            None => Command::new(executable),
+        };
+        let mut child = command
             .args(&self.arguments)
             .args(more)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))

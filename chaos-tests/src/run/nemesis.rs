@@ -34,11 +34,15 @@ pub enum Nemesis {
     KillAll,
     KillGateway,
     PauseLeader,
+    PauseAll,
     PartitionLeader,
     PartitionFollower,
+    Split,
+    Bridge,
     OneWay,
     GatewayLink,
     SlowLinks,
+    FlakyLinks,
     LostReplies,
     RollingRestart,
     Transfer,
@@ -52,17 +56,21 @@ pub enum Nemesis {
 }
 
 impl Nemesis {
-    pub const ALL: [Nemesis; 20] = [
+    pub const ALL: [Nemesis; 24] = [
         Nemesis::KillLeader,
         Nemesis::KillFollower,
         Nemesis::KillAll,
         Nemesis::KillGateway,
         Nemesis::PauseLeader,
+        Nemesis::PauseAll,
         Nemesis::PartitionLeader,
         Nemesis::PartitionFollower,
+        Nemesis::Split,
+        Nemesis::Bridge,
         Nemesis::OneWay,
         Nemesis::GatewayLink,
         Nemesis::SlowLinks,
+        Nemesis::FlakyLinks,
         Nemesis::LostReplies,
         Nemesis::RollingRestart,
         Nemesis::Transfer,
@@ -75,6 +83,17 @@ impl Nemesis {
         Nemesis::ClockJump,
     ];
 
+    /// Those that need relays between the processes.
+    pub const RELAYED: [Nemesis; 3] = [Nemesis::Split, Nemesis::GatewayLink, Nemesis::SlowLinks];
+
+    /// Those that do no harm to somebody else's cluster.
+    pub const SAFE: [Nemesis; 2] = [Nemesis::LostReplies, Nemesis::Transfer];
+
+    /// Nodes that it takes.
+    pub fn nodes_min(self) -> u64 {
+        if self == Nemesis::Bridge { 5 } else { 3 }
+    }
+
     pub fn word(self) -> &'static str {
         match self {
             Nemesis::KillLeader => "kill-leader",
@@ -82,11 +101,15 @@ impl Nemesis {
             Nemesis::KillAll => "kill-all",
             Nemesis::KillGateway => "kill-gateway",
             Nemesis::PauseLeader => "pause-leader",
+            Nemesis::PauseAll => "pause-all",
             Nemesis::PartitionLeader => "partition-leader",
             Nemesis::PartitionFollower => "partition-follower",
+            Nemesis::Split => "split",
+            Nemesis::Bridge => "bridge",
             Nemesis::OneWay => "one-way",
             Nemesis::GatewayLink => "gateway-link",
             Nemesis::SlowLinks => "slow-links",
+            Nemesis::FlakyLinks => "flaky-links",
             Nemesis::LostReplies => "lost-replies",
             Nemesis::RollingRestart => "rolling-restart",
             Nemesis::Transfer => "transfer",
@@ -110,11 +133,15 @@ impl Nemesis {
             Nemesis::PauseLeader => {
                 "the leader was stopped for longer than a lease lasts, another led, and a lease was granted or renewed there"
             }
+            Nemesis::PauseAll => "all nodes stood still for longer than a lease lasts, and writes were acknowledged after it",
             Nemesis::PartitionLeader => "the leader was alone, and another one led in a higher term",
             Nemesis::PartitionFollower => "a follower was cut off, and writes were acknowledged without it",
+            Nemesis::Split => "the leader was in a minority, with a gateway and without the others, and another one led in a higher term",
+            Nemesis::Bridge => "two halves saw only one node in common, traffic was held back, and writes were acknowledged",
             Nemesis::OneWay => "a node was heard and could not hear, or the reverse, and traffic was held back",
             Nemesis::GatewayLink => "a gateway could not reach the leader, which the nodes could, and writes were acknowledged",
             Nemesis::SlowLinks => "pieces were delayed, and writes were acknowledged",
+            Nemesis::FlakyLinks => "the links of a node broke again and again, traffic was held back, and writes were acknowledged",
             Nemesis::LostReplies => "a call whose answer was lost was answered through another gateway under the same key",
             Nemesis::RollingRestart => "every node was stopped and started in turn, and writes were acknowledged meanwhile",
             Nemesis::Transfer => "leadership moved to the node that was asked for",
@@ -217,11 +244,15 @@ impl Hand {
             Nemesis::KillAll => self.kill_all().await,
             Nemesis::KillGateway => self.kill_gateway().await,
             Nemesis::PauseLeader => self.pause_leader().await,
+            Nemesis::PauseAll => self.pause_all().await,
             Nemesis::PartitionLeader => self.partition_leader().await,
             Nemesis::PartitionFollower => self.partition_follower().await,
+            Nemesis::Split => self.split().await,
+            Nemesis::Bridge => self.bridge().await,
             Nemesis::OneWay => self.one_way().await,
             Nemesis::GatewayLink => self.gateway_link().await,
             Nemesis::SlowLinks => self.slow_links().await,
+            Nemesis::FlakyLinks => self.flaky_links().await,
             Nemesis::LostReplies => self.lost_replies().await,
             Nemesis::RollingRestart => self.rolling_restart().await,
             Nemesis::Transfer => self.transfer().await,
@@ -238,6 +269,20 @@ impl Hand {
 
     async fn cluster(&self) -> anyhow::Result<tokio::sync::MutexGuard<'_, Cluster>> {
         Ok(self.stage.cluster.as_ref().context("no cluster of our own")?.lock().await)
+    }
+
+    /// Runs a verb against our own cluster, or the one we are guests of.
+    async fn verb(&self, verb: &[String]) -> anyhow::Result<serde_json::Value> {
+        match &self.stage.verbs {
+            Some(verbs) => verbs.run(verb).await,
+            None => self.cluster().await?.verb(verb).await,
+        }
+    }
+
+    async fn voters(&self) -> anyhow::Result<Vec<u64>> {
+        let told = self.verb(&["status".into()]).await?;
+        let is_voter = |node: &&serde_json::Value| node["voter"] == true && node["role"] != "unreachable";
+        Ok(told["nodes"].as_array().into_iter().flatten().filter(is_voter).filter_map(|node| node["id"].as_u64()).collect())
     }
 
     fn now(&self) -> Moment {
@@ -369,6 +414,30 @@ impl Hand {
         Ok((format!("node {id} for {:.1} s", held.as_secs_f64()), evidence))
     }
 
+    /// As when the machine under all of them sleeps: no time has passed for anybody, and a lot for the world.
+    async fn pause_all(&mut self) -> Made {
+        self.leader().await?;
+        let ids = self.cluster().await?.node_ids();
+        let from = self.now();
+        {
+            let cluster = self.cluster().await?;
+            for id in &ids {
+                cluster.signal_node(*id, Signal::STOP);
+            }
+        }
+        let ttl_ms = TTL.as_millis() as u64;
+        self.hold(ttl_ms + 300..2 * ttl_ms).await;
+        {
+            let cluster = self.cluster().await?;
+            for id in &ids {
+                cluster.signal_node(*id, Signal::CONT);
+            }
+        }
+        let (held, since) = (self.now() - from, self.now());
+        let evidence = self.acknowledged(since).await.filter(|_| held > TTL);
+        Ok((format!("nodes {ids:?} for {:.1} s", held.as_secs_f64()), evidence))
+    }
+
     async fn rolling_restart(&mut self) -> Made {
         let ids = self.cluster().await?.node_ids();
         let since = self.now();
@@ -391,22 +460,39 @@ impl Hand {
 
     /// Cuts links until they are healed.
     fn cut(&self, links: &[(Party, Party, Link)]) -> Vec<(Party, Party)> {
-        let Some(fabric) = &self.stage.fabric else { return Vec::new() };
-        links.iter().for_each(|(from, to, link)| fabric.set(*from, *to, *link));
+        for (from, to, link) in links {
+            match (&self.stage.namespaces, from, to) {
+                // Packets of both ends of a connection: what it carries there, and what it carries back.
+                (Some(namespaces), Party::Node(one), Party::Node(other)) => {
+                    for (from, to, flow) in [(one, other, link.there), (other, one, link.back)] {
+                        if flow != Flow::Pass {
+                            namespaces.set(*from, *to, true);
+                        }
+                    }
+                }
+                _ => self.stage.fabric.set(*from, *to, *link),
+            }
+        }
         links.iter().map(|(from, to, _)| (*from, *to)).collect()
     }
 
     fn heal(&self, links: &[(Party, Party)]) {
-        if let Some(fabric) = &self.stage.fabric {
-            fabric.heal(links);
+        self.stage.fabric.heal(links);
+        let Some(namespaces) = &self.stage.namespaces else { return };
+        for link in links {
+            if let (Party::Node(one), Party::Node(other)) = link {
+                namespaces.set(*one, *other, false);
+                namespaces.set(*other, *one, false);
+            }
         }
     }
 
     fn tally(&self) -> (u64, u64, u64) {
-        self.stage.fabric.as_ref().map_or((0, 0, 0), |fabric| {
-            let tally = &fabric.tally;
-            (tally.held.load(Relaxed), tally.swallowed.load(Relaxed), tally.delayed.load(Relaxed))
-        })
+        let tally = &self.stage.fabric.tally;
+        if let Some(namespaces) = &self.stage.namespaces {
+            return (namespaces.sent_again(), tally.swallowed.load(Relaxed), tally.delayed.load(Relaxed));
+        }
+        (tally.held.load(Relaxed), tally.swallowed.load(Relaxed), tally.delayed.load(Relaxed))
     }
 
     /// All links between a node and the other nodes, both ways.
@@ -444,6 +530,56 @@ impl Hand {
         Ok((format!("node {id} alone"), evidence))
     }
 
+    /// The leader and a gateway on one side, with less than half of the nodes; everything else on the other.
+    async fn split(&mut self) -> Made {
+        let (term, leader) = self.leader().await?;
+        let mut others: Vec<u64> = self.cluster().await?.node_ids().into_iter().filter(|id| *id != leader).collect();
+        others.shuffle(&mut self.rng);
+        let minority_max = others.len() / 2;
+        let with_it = self.rng.random_range(0..minority_max.max(1));
+        let few: Vec<u64> = others.drain(..with_it).chain([leader]).collect();
+        let count = self.cluster().await?.gateway_count();
+        let gateway = self.rng.random_range(0..count);
+        let flow = if self.rng.random_bool(0.5) { Flow::Hold } else { Flow::Swallow };
+        let link = Link { there: flow, back: flow };
+        let mut links = Vec::new();
+        for other in others.iter().copied().map(Party::Node) {
+            links.extend(few.iter().copied().map(Party::Node).flat_map(|one| [(one, other, link), (other, one, link)]));
+            links.push((Party::Gateway(gateway), other, link));
+        }
+        let away = (0..count).filter(|place| *place != gateway);
+        links.extend(away.flat_map(|place| few.iter().map(move |one| (Party::Gateway(place), Party::Node(*one), link))));
+        let since = self.now();
+        let links = self.cut(&links);
+        let evidence = self.successor(since, term, leader).await;
+        self.hold(1_000..5_000).await;
+        self.heal(&links);
+        Ok((format!("nodes {few:?}, which led, and gateway {gateway} on one side, nodes {others:?} on the other"), evidence))
+    }
+
+    /// Two halves that do not reach each other, and one node that both reach.
+    async fn bridge(&mut self) -> Made {
+        self.leader().await?;
+        let mut ids = self.cluster().await?.node_ids();
+        anyhow::ensure!(ids.len() >= 5, "it takes five nodes");
+        ids.shuffle(&mut self.rng);
+        let between = ids[0];
+        let (one, other) = ids[1..].split_at((ids.len() - 1) / 2);
+        let flow = if self.rng.random_bool(0.5) { Flow::Hold } else { Flow::Swallow };
+        let link = Link { there: flow, back: flow };
+        let pairs = one.iter().flat_map(|one| other.iter().map(move |other| (Party::Node(*one), Party::Node(*other))));
+        let links: Vec<_> = pairs.flat_map(|(one, other)| [(one, other, link), (other, one, link)]).collect();
+        let (held, swallowed, _) = self.tally();
+        let links = self.cut(&links);
+        // One that led on one side and one that is elected on the other must have come to terms by then.
+        self.hold(1_500..3_000).await;
+        let since = self.now();
+        self.hold(1_000..3_000).await;
+        let evidence = self.acknowledged(since).await.filter(|_| self.tally().0 + self.tally().1 > held + swallowed);
+        self.heal(&links);
+        Ok((format!("nodes {one:?} and {other:?}, node {between} between them"), evidence))
+    }
+
     async fn one_way(&mut self) -> Made {
         let (_, leader) = self.leader().await?;
         let (id, who) = if self.rng.random_bool(0.7) { (leader, "leader") } else { (self.follower().await?, "follower") };
@@ -456,10 +592,10 @@ impl Hand {
         let links = self.cut(&self.around(id, own, others).await?);
         self.hold(1_500..5_000).await;
         let written = self.acknowledged(since).await;
-        let held = self.tally().0 - before;
+        let held = self.tally().0.saturating_sub(before);
         self.heal(&links);
         let word = if is_deaf { "hears nobody" } else { "is heard by nobody" };
-        let evidence = written.filter(|_| held > 0).map(|told| format!("{held} pieces held back, {told}"));
+        let evidence = written.filter(|_| held > 0).map(|told| format!("{held} pieces held back or sent again, {told}"));
         Ok((format!("node {id}, {who}, {word}"), evidence))
     }
 
@@ -495,8 +631,27 @@ impl Hand {
         Ok((format!("node {id}, {} ms each way", time.as_millis()), evidence))
     }
 
+    async fn flaky_links(&mut self) -> Made {
+        let (id, who) = self.leader_or_follower().await?;
+        let link = Link { there: Flow::Hold, back: Flow::Hold };
+        let around = self.around(id, link, link).await?;
+        let (before, since, mut breaks) = (self.tally().0, self.now(), 0);
+        let end = Instant::now() + Duration::from_millis(self.rng.random_range(2_000..6_000));
+        while Instant::now() < end && !*self.stop.borrow() {
+            let links = self.cut(&around);
+            breaks += 1;
+            self.hold(30..200).await;
+            self.heal(&links);
+            self.hold(30..300).await;
+        }
+        let written = self.acknowledged(since).await;
+        let held = self.tally().0.saturating_sub(before);
+        let evidence = written.filter(|_| held > 0).map(|told| format!("{held} pieces held back or sent again, {told}"));
+        Ok((format!("node {id}, {who}, {breaks} times"), evidence))
+    }
+
     async fn lost_replies(&mut self) -> Made {
-        let count = self.cluster().await?.gateway_count();
+        let count = self.stage.doors.count();
         anyhow::ensure!(count > 1, "there is one gateway alone");
         let place = self.rng.random_range(0..count);
         let before = self.stage.doors.resent.load(Relaxed);
@@ -617,9 +772,11 @@ impl Hand {
 
     async fn transfer(&mut self) -> Made {
         let (term, leader) = self.leader().await?;
-        let to = self.follower().await?;
+        let others: Vec<u64> = self.voters().await?.into_iter().filter(|id| *id != leader).collect();
+        anyhow::ensure!(!others.is_empty(), "no follower");
+        let to = others[self.rng.random_range(0..others.len())];
         let since = self.now();
-        let done = self.cluster().await?.verb(&["transfer".into(), to.to_string()]).await?;
+        let done = self.verb(&["transfer".into(), to.to_string()]).await?;
         let moved = self.successor(since, term, leader).await;
         let evidence = moved.filter(|_| done["leader"] == to).map(|told| format!("asked for node {to}: {told}"));
         Ok((format!("node {leader} to node {to}"), evidence))

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::nemesis::{Fault, Nemesis};
 use super::watch::Sight;
 use crate::history::{Event, Moment, Operation, Outcome};
+use crate::order;
 use crate::verdict::{self, Property};
 
 /// Everything that was recorded.
@@ -24,6 +25,8 @@ pub struct Run {
     pub sights: Vec<Sight>,
     pub has_rivals: bool,
     pub has_operators: bool,
+    /// On somebody else's cluster.
+    pub is_guest: bool,
 }
 
 impl Run {
@@ -103,6 +106,10 @@ pub struct Summary {
     pub latency: Latency,
     /// The longest time without an acknowledged write.
     pub gap_max_ms: f64,
+    /// What was being done to the cluster then.
+    pub gap_during: Vec<String>,
+    /// How late the latest lease was still seen held, standstills not counted.
+    pub lateness_max_ms: f64,
     pub leaders: usize,
     pub properties: Vec<Property>,
     pub coverage: Vec<Coverage>,
@@ -125,7 +132,8 @@ impl Summary {
         let writes = |event: &&Event| event.revision.is_some() && !event.operation.is_read();
         let mut acknowledged: Vec<Moment> = run.events.iter().filter(writes).map(|event| event.answered).collect();
         acknowledged.sort();
-        let gap = acknowledged.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default();
+        let gap =
+            acknowledged.windows(2).max_by_key(|pair| pair[1] - pair[0]).map_or((Moment::ZERO, Moment::ZERO), |pair| (pair[0], pair[1]));
         Self {
             verdict,
             seed: run.seed,
@@ -135,7 +143,9 @@ impl Summary {
             acknowledged_writes: acknowledged.len(),
             unknown: run.events.iter().filter(|event| event.outcome == Outcome::Unknown).count(),
             latency: latency(run.events.iter()),
-            gap_max_ms: gap.as_secs_f64() * 1_000.0,
+            gap_max_ms: (gap.1 - gap.0).as_secs_f64() * 1_000.0,
+            gap_during: during(run, gap),
+            lateness_max_ms: order::lateness(&run.events).worst.as_secs_f64() * 1_000.0,
             leaders: run.leaders().iter().filter(|(_, _, node)| *node > 0).count(),
             properties,
             coverage,
@@ -172,20 +182,35 @@ impl Summary {
         let Latency { p50_ms, p99_ms, max_ms } = self.latency;
         let _ = writeln!(
             text,
-            "{} operations in {:.0} s, {} unknown; latency p50 {p50_ms:.0} ms, p99 {p99_ms:.0} ms, max {max_ms:.0} ms; longest gap in acknowledged writes {:.0} ms",
-            self.operations, self.seconds, self.unknown, self.gap_max_ms
+            "{} operations in {:.0} s, {} unknown; latency p50 {p50_ms:.0} ms, p99 {p99_ms:.0} ms, max {max_ms:.0} ms; longest gap in acknowledged writes {:.0} ms{}",
+            self.operations,
+            self.seconds,
+            self.unknown,
+            self.gap_max_ms,
+            if self.gap_during.is_empty() { String::new() } else { format!(", during {}", self.gap_during.join(" and ")) }
         );
         let _ = writeln!(text, "{} (seed {}): {}", self.verdict.word(), self.seed, self.command);
         text
     }
 }
 
+/// The faults under way between two moments.
+fn during(run: &Run, (from, until): (Moment, Moment)) -> Vec<String> {
+    let overlaps = |fault: &&Fault| u128::from(fault.from_us) < until.as_micros() && u128::from(fault.until_us) > from.as_micros();
+    run.faults.iter().filter(overlaps).map(|fault| format!("{} ({})", fault.nemesis, fault.detail)).collect()
+}
+
 /// What this cast could not try from the start, and says so beside it.
 fn is_out_of_reach(run: &Run, property: &Property) -> bool {
-    let of_leases = ["linearizable: lease", "mutual exclusion", "monotonic fencing tokens", "no early expiry"];
+    let of_leases = ["linearizable: lease", "mutual exclusion", "monotonic fencing tokens", "no early expiry", "bounded lateness"];
     let of_decisions = ["linearizable: approval", "decided once", "receipts verify"];
-    (!run.has_rivals && of_leases.contains(&property.name.as_str()))
-        || (!run.has_operators && of_decisions.contains(&property.name.as_str()))
+    let of_owners = ["one receipt each", "replicas are equal", "membership is kept"];
+    let name = property.name.as_str();
+    (!run.has_rivals && of_leases.contains(&name))
+        || (!run.has_operators && of_decisions.contains(&name))
+        || (run.is_guest && of_owners.contains(&name))
+        // Leases and decisions alone have receipts.
+        || (!run.has_rivals && !run.has_operators && name == "the log of receipts only grows")
 }
 
 fn coverage(run: &Run) -> Vec<Coverage> {
@@ -219,6 +244,11 @@ fn coverage(run: &Run) -> Vec<Coverage> {
         let fenced = count(|event| matches!(event.operation, Operation::StoreUnder { .. }));
         let stale = count(|event| matches!(event.operation, Operation::StoreUnder { .. }) && event.outcome == Outcome::Stale);
         point("writes under a lost lease", "a write with the token of a lost lease was refused", fenced, stale);
+    }
+    if run.has_rivals && run.has_operators {
+        let forced = count(|event| matches!(event.operation, Operation::Force { .. }));
+        let ended = count(|event| matches!(event.operation, Operation::Force { .. }) && event.outcome == Outcome::Released);
+        point("leases that an operator took", "an operator ended a lease that was held", forced, ended);
     }
     if run.has_operators {
         let decisions = count(|event| matches!(event.operation, Operation::Decide { .. }));

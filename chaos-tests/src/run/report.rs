@@ -33,8 +33,10 @@ pub fn page(run: &Run, summary: &Summary) -> String {
         summary.properties.iter().filter(|property| !property.is_kept()).for_each(|property| body += &broken(property));
     }
     let _ = write!(body, "<h2>Faults over operations</h2><div class=\"wide\">{}</div>", timeline(run));
-    body += "<p class=\"soft\">Bars: writes acknowledged in each interval. Lines: latency of what was answered, half of it and 99 of 100, on a \
-             logarithmic scale, without acquisitions, which may queue. Below: who led, and every fault from its making to its healing; a hollow one left no trace.</p>";
+    body += "<p class=\"soft\">Bars: writes acknowledged in each interval. Lines: how long answers took, \
+             <b style=\"color:var(--p50)\">half of them</b> and <b style=\"color:var(--p99)\">99 of 100</b>, on a logarithmic scale, without \
+             acquisitions, which may queue. Below: who led, and every fault from its making to its healing; a hollow one left no trace. \
+             Point at a piece to read what it was.</p>";
     body += "<h2>Promises</h2><table><thead><tr><th>Promise</th><th>Verdict</th><th class=\"n\">Asked of</th></tr></thead><tbody>";
     summary.properties.iter().for_each(|property| body += &promise(property));
     body += "</tbody></table><h2>Coverage</h2><table><thead><tr><th>To be tried</th><th>Verdict</th><th class=\"n\">Bit</th></tr></thead><tbody>";
@@ -45,6 +47,11 @@ pub fn page(run: &Run, summary: &Summary) -> String {
         run.faults.iter().for_each(|fault| body += &ledger(fault));
         body += "</tbody></table>";
     }
+    whole(verdict, &body)
+}
+
+/// A page around its content.
+pub fn whole(verdict: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>Quorate under faults: {verdict}</title><style>{CSS}</style></head><body><main>{body}</main></body></html>\n"
@@ -63,11 +70,16 @@ fn figures(summary: &Summary) -> String {
         ("longest call", format!("{:.1} s", summary.latency.max_ms / 1_000.0)),
         ("longest gap in writes", format!("{:.1} s", summary.gap_max_ms / 1_000.0)),
         ("leaders", summary.leaders.to_string()),
+        ("latest end of a lease", format!("{:.1} s late", summary.lateness_max_ms / 1_000.0)),
         ("seconds", format!("{:.0}", summary.seconds)),
     ];
     let cells: String =
         figures.iter().map(|(name, value)| format!("<div><b>{value}</b><span class=\"soft\">{name}</span></div>")).collect();
-    format!("<div class=\"figures\">{cells}</div>")
+    let during = match summary.gap_during.as_slice() {
+        [] => String::new(),
+        faults => format!("<p class=\"soft\">The longest gap came during {}.</p>", escaped(faults.join(" and "))),
+    };
+    format!("<div class=\"figures\">{cells}</div>{during}")
 }
 
 fn broken(property: &Property) -> String {
@@ -323,7 +335,8 @@ fn leaders(run: &Run, picture: &Picture, y: f64) -> String {
     svg
 }
 
-fn escaped(text: impl AsRef<str>) -> String {
+/// Text as a page shows it.
+pub fn escaped(text: impl AsRef<str>) -> String {
     text.as_ref().replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

@@ -46,9 +46,23 @@ impl Sights {
     }
 }
 
+/// At somebody else's cluster, by the operator's verb.
+async fn look_from_outside(stage: &Stage) {
+    let Some(verbs) = &stage.verbs else { return };
+    loop {
+        if let Ok(told) = verbs.run(&["status".into()]).await {
+            let leader = told["leader"].as_u64().map(|id| (told["term"].as_u64().unwrap_or(0), id));
+            let nodes = told["nodes"].as_array().into_iter().flatten();
+            let is_ready = |node: &&Value| node["role"] != "unreachable" && node["not_ready"].as_array().is_none_or(Vec::is_empty);
+            stage.sights.add(Sight { at: stage.recorder.now(), leader, ready: nodes.filter(is_ready).count() });
+        }
+        tokio::time::sleep(ASK_EVERY).await;
+    }
+}
+
 /// Looks until it is aborted.
 pub async fn look(stage: Arc<Stage>) {
-    let Some(cluster) = &stage.cluster else { return };
+    let Some(cluster) = &stage.cluster else { return look_from_outside(&stage).await };
     // One connection each time: a node that was stopped leaves no half-open one behind.
     let Ok(http) = reqwest::Client::builder().timeout(ANSWER_WITHIN).pool_max_idle_per_host(0).no_proxy().build() else { return };
     loop {

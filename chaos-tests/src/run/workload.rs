@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use super::Stage;
 use super::client::{Caller, Patience, Reply};
-use crate::history::{Event, Operation, Outcome};
+use crate::history::{Event, Moment, Operation, Outcome};
 
 /// The one property of every fact here.
 const KEY: &str = "v";
@@ -26,6 +26,40 @@ pub const TTL: Duration = Duration::from_millis(2_000);
 const FACTS: (u64, u64) = (3, 20);
 const LEASES: (u64, u64) = (2, 8);
 const SESSIONS: (u64, u64) = (2, 20);
+
+/// What the clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Workload {
+    /// Everything at once, as fast as it goes.
+    Mixed,
+    /// The day of a team: they come in, work, have things approved, hand over, and are gone; a day takes two minutes.
+    Day,
+}
+
+/// What is done in one part of a day: of a hundred things so many of each kind, the rest facts, and the pause after each.
+struct Hour {
+    tenures: u32,
+    approvals: u32,
+    sessions: u32,
+    pause_ms: std::ops::Range<u64>,
+}
+
+impl Workload {
+    /// A tenure takes a hundred times as long as the rest.
+    fn hour(self, at: Moment) -> Hour {
+        let hour = |tenures, approvals, sessions, pause_ms| Hour { tenures, approvals, sessions, pause_ms };
+        match (self, at.as_secs() % 120) {
+            (Workload::Mixed, _) => hour(8, 6, 26, 2..25),
+            // All come in at once and read what was left for them.
+            (Workload::Day, 0..15) => hour(0, 0, 70, 20..200),
+            (Workload::Day, 15..65) => hour(30, 3, 10, 100..600),
+            (Workload::Day, 65..80) => hour(5, 40, 10, 100..800),
+            (Workload::Day, 80..95) => hour(10, 2, 70, 50..300),
+            // A few that work on.
+            (Workload::Day, _) => hour(4, 0, 10, 2_000..8_000),
+        }
+    }
+}
 
 /// Who takes part, and what they share.
 pub struct Cast {
@@ -69,25 +103,35 @@ pub struct Client {
     caller: Caller,
     rng: StdRng,
     stop: watch::Receiver<bool>,
+    /// The card that was last granted to it: its id and token.
+    card: Option<(String, u64)>,
 }
 
 impl Client {
     pub fn new(stage: Arc<Stage>, place: usize, seed: u64, stop: watch::Receiver<bool>) -> Self {
         let caller = stage.cast.clients[place].clone();
-        Self { stage, place, caller, rng: StdRng::seed_from_u64(seed ^ (place as u64 + 1) << 32), stop }
+        Self { stage, place, caller, rng: StdRng::seed_from_u64(seed ^ (place as u64 + 1) << 32), stop, card: None }
     }
 
     /// Works until it is told to stop.
-    pub async fn run(mut self) {
+    pub async fn run(mut self, workload: Workload) {
         while !*self.stop.borrow() {
-            // A tenure takes a hundred times as long as the rest.
+            let hour = workload.hour(self.stage.recorder.now());
             match self.rng.random_range(0..100) {
-                0..8 if self.stage.cast.has_rivals => self.tenure().await,
-                8..14 if !self.stage.cast.operators.is_empty() => self.approval().await,
-                14..40 => self.session().await,
+                part if part < hour.tenures => {
+                    if self.stage.cast.has_rivals {
+                        self.tenure().await;
+                    }
+                }
+                part if part < hour.tenures + hour.approvals => {
+                    if !self.stage.cast.operators.is_empty() {
+                        self.approval().await;
+                    }
+                }
+                part if part < hour.tenures + hour.approvals + hour.sessions => self.session().await,
                 _ => self.fact().await,
             }
-            self.pause(2..25).await;
+            self.pause(hour.pause_ms).await;
         }
     }
 
@@ -222,6 +266,10 @@ impl Client {
                 break;
             }
         }
+        if self.rng.random_bool(0.1) && !stage.cast.operators.is_empty() {
+            self.lose_to_an_operator(&resource).await;
+            return;
+        }
         match self.rng.random_range(0..10) {
             0..5 => self.release(&resource, token).await,
             5..7 => {}
@@ -241,14 +289,37 @@ impl Client {
         if wait_ms > 0 {
             arguments["wait_ms"] = wait_ms.into();
         }
+        let mut granted = None;
         let read = |reply| match reply {
-            Reply::Done(card) => card["fencing_token"].as_u64().map_or(Outcome::Unknown, |token| Outcome::Granted { token }),
+            Reply::Done(card) => {
+                granted = card["id"].as_str().map(str::to_string).zip(card["fencing_token"].as_u64());
+                card["fencing_token"].as_u64().map_or(Outcome::Unknown, |token| Outcome::Granted { token })
+            }
             // Who waits holds nothing, and after a wait of one's own the answer is of some moment within it.
             Reply::Refused { data, .. } if data["waiting"] == false && wait_ms == 0 => Outcome::Holder(Some(text(&data["holder"]))),
             _ => Outcome::Refused,
         };
         let operation = Operation::Acquire { resource: resource.into(), ttl: TTL };
-        self.operation((&caller.passport, &caller), operation, ("punch_in", arguments), read).await
+        let outcome = self.operation((&caller.passport, &caller), operation, ("punch_in", arguments), read).await;
+        self.card = granted.or(self.card.take());
+        outcome
+    }
+
+    /// An operator ends the lease, as that of somebody who is gone; its holder writes on and is refused.
+    async fn lose_to_an_operator(&mut self, resource: &str) {
+        let Some((card, token)) = self.card.clone() else { return };
+        let operators = &self.stage.cast.operators;
+        let operator = operators[self.rng.random_range(0..operators.len())].clone();
+        let arguments = json!({"punchcard_id": card, "confirm": true, "reason": "chaos"});
+        let read = |reply| match reply {
+            Reply::Done(_) => Outcome::Released,
+            // It was over before.
+            Reply::Refused { code, .. } if code == "-32004" => Outcome::Stale,
+            _ => Outcome::Refused,
+        };
+        let operation = Operation::Force { resource: resource.into(), token };
+        self.operation((&operator.passport, &operator), operation, ("force_release", arguments), read).await;
+        self.write_under(resource, token).await;
     }
 
     async fn check(&mut self, resource: &str) {
@@ -340,6 +411,7 @@ impl Client {
                 caller: operator.clone(),
                 rng: StdRng::seed_from_u64(self.rng.random()),
                 stop: self.stop.clone(),
+                card: None,
             };
             let approval = approval.to_string();
             async move { decider.decide(approval).await }

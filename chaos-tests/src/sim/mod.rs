@@ -9,8 +9,8 @@
 //!
 //! What this can't find, because it is not in it: faults of RocksDB and of the file system (`storage` has tests that kill and
 //! damage), races between threads (there is one), time that passes while code computes or a state is flushed (there it stands
-//! still), a partial write of small files such as the identity (they survive whole), gateways' HTTP side, TLS, a process that stands
-//! still while others go on, and timers that run at different speeds: Tokio's are the same on all nodes, only the clocks behind
+//! still), a partial write of small files such as the identity (they survive whole), gateways' HTTP side, TLS, a process that really
+//! stands still (`hold` lets everything that it sends and is sent come late, and its disk stand still, but its timers run), and timers that run at different speeds: Tokio's are the same on all nodes, only the clocks behind
 //! leases and timestamps drift.
 //!
 //! How repeatable it is: two runs of one executable with one seed give the same journal, byte by byte, and a test holds it to
@@ -39,9 +39,12 @@ mod workload;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
 
 use self::journal::Journal;
 use self::plant::Plant;
@@ -62,6 +65,12 @@ pub struct Sim {
     /// How long faults happen in each run, in simulated seconds.
     #[arg(long, default_value_t = 20)]
     chaos_s: u64,
+    /// Seeds at the same time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+    jobs: u64,
+    /// Runs each seed twice: a run that differs from itself is a violation.
+    #[arg(long)]
+    twice: bool,
     /// One JSON object at the end instead of text.
     #[arg(long)]
     json: bool,
@@ -89,26 +98,67 @@ impl Sim {
         if self.plants {
             return self.run_plants();
         }
-        let mut verdicts = Vec::new();
-        for seed in (self.seed..).take(if self.journal { 1 } else { self.seeds as usize }) {
-            let verdict = self.run_apart(seed, self.plant);
-            if !self.json {
-                self.tell(&verdict);
-            }
-            verdicts.push(verdict);
-        }
-        let total = Total::of(verdicts);
+        let total = self.total(|text| match self.json {
+            // What is read by a program is on standard output alone.
+            true => eprintln!("{text}"),
+            false => println!("{text}"),
+        });
         match self.json {
             true => println!("{}", serde_json::to_string_pretty(&total).expect("a total always encodes")),
-            false => total.tell(),
+            false => println!("{}", total.text()),
         }
         total.code()
+    }
+
+    /// So many seeds from one on, some at the same time.
+    pub fn of(seed: u64, seeds: u64, jobs: u64, chaos_s: u64) -> Self {
+        Self { seeds, seed, chaos_s, jobs, twice: false, json: false, journal: false, plant: None, plants: false, here: false }
+    }
+
+    /// Runs all seeds, telling of each when it has ended.
+    pub fn total(&self, tell: impl Fn(String) + Sync) -> Total {
+        let last = self.seed + if self.journal { 1 } else { self.seeds };
+        let next = AtomicU64::new(self.seed);
+        let verdicts = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs {
+                scope.spawn(|| {
+                    loop {
+                        let seed = next.fetch_add(1, Relaxed);
+                        if seed >= last {
+                            return;
+                        }
+                        let verdict = self.run_seed(seed);
+                        tell(self.told(&verdict));
+                        verdicts.lock().unwrap_or_else(PoisonError::into_inner).push(verdict);
+                    }
+                });
+            }
+        });
+        let mut verdicts = verdicts.into_inner().unwrap_or_else(PoisonError::into_inner);
+        verdicts.sort_by_key(|verdict| verdict.seed);
+        Total::of(verdicts)
+    }
+
+    fn run_seed(&self, seed: u64) -> Verdict {
+        let mut verdict = self.run_apart(seed, self.plant);
+        if self.twice {
+            let again = self.run_apart(seed, self.plant);
+            if again.journal_hash != verdict.journal_hash {
+                let (one, other) = (&verdict.journal_hash, again.journal_hash);
+                verdict.violations.push(format!("the seed is not repeatable: journal {one}, and then {other}"));
+            }
+        }
+        verdict
     }
 
     /// 0 when each planted bug was found within the seeds it may take, else 1.
     fn run_plants(&self) -> ExitCode {
         let mut all_found = true;
-        println!("{:<22} {:>6} {:>5}  found as", "planted bug", "seeds", "of");
+        let mut rows = Vec::new();
+        if !self.json {
+            println!("{:<22} {:>6} {:>5}  found as", "planted bug", "seeds", "of");
+        }
         for plant in Plant::value_variants() {
             let seeds = self.seed..self.seed + plant.seeds_max();
             let found = seeds.enumerate().find_map(|(number, seed)| {
@@ -119,8 +169,15 @@ impl Sim {
                 Some((took, violation)) => (took.to_string(), violation.chars().take(110).collect()),
                 None => ("-".to_owned(), "NOT FOUND".to_owned()),
             };
-            println!("{:<22} {took:>6} {:>5}  {what}", plant.name(), plant.seeds_max());
+            if !self.json {
+                println!("{:<22} {took:>6} {:>5}  {what}", plant.name(), plant.seeds_max());
+            }
+            rows.push(json!({"bug": plant.name(), "workload": plant.workload(), "took": found.as_ref().map(|found| found.0),
+                "may_take": plant.seeds_max(), "found_as": what}));
             all_found &= found.is_some();
+        }
+        if self.json {
+            println!("{}", Value::from(rows));
         }
         if all_found { ExitCode::SUCCESS } else { ExitCode::from(1) }
     }
@@ -188,28 +245,30 @@ impl Sim {
         serde_json::from_str(verdict).unwrap_or_else(|_| broken(format!("the run ended without a verdict: {status:?}")))
     }
 
-    fn tell(&self, verdict: &Verdict) {
+    fn told(&self, verdict: &Verdict) -> String {
         let Verdict { seed, violations, journal_lines, journal_hash, simulated_ms, .. } = verdict;
         let outcome = if violations.is_empty() { "pass" } else { "VIOLATION" };
-        println!("seed {seed}: {outcome}, {} s simulated, {journal_lines} lines, journal {journal_hash}", simulated_ms / 1_000);
+        let mut text =
+            format!("seed {seed}: {outcome}, {} s simulated, {journal_lines} lines, journal {journal_hash}", simulated_ms / 1_000);
         for violation in violations.iter().take(10) {
-            println!("  {violation}");
+            text += &format!("\n  {violation}");
         }
         if !violations.is_empty() {
-            println!("  repeat: quorate-chaos sim --seed {seed} --chaos-s {} --journal", self.chaos_s);
+            text += &format!("\n  repeat: quorate-chaos sim --seed {seed} --chaos-s {} --journal", self.chaos_s);
         }
+        text
     }
 }
 
 /// All runs together.
 #[derive(serde::Serialize)]
-struct Total {
-    runs: usize,
-    violating_seeds: Vec<u64>,
-    violations: Vec<String>,
-    bites: BTreeMap<String, u64>,
+pub struct Total {
+    pub runs: usize,
+    pub violating_seeds: Vec<u64>,
+    pub violations: Vec<String>,
+    pub bites: BTreeMap<String, u64>,
     /// What never happened.
-    never: Vec<String>,
+    pub never: Vec<String>,
     verdicts: Vec<Verdict>,
 }
 
@@ -232,16 +291,17 @@ impl Total {
         }
     }
 
-    fn tell(&self) {
-        println!();
-        for (name, times) in &self.bites {
-            println!("{times:>8}  {name}");
-        }
-        println!();
+    fn text(&self) -> String {
+        let bites: String = self.bites.iter().map(|(name, times)| format!("{times:>8}  {name}\n")).collect();
+        format!("\n{bites}\n{}", self.outcome())
+    }
+
+    /// In one line.
+    pub fn outcome(&self) -> String {
         match (self.violating_seeds.as_slice(), self.never.as_slice()) {
-            ([], []) => println!("pass: {} runs, no violation, and every kind of fault did something", self.runs),
-            ([], never) => println!("inconclusive: {} runs, no violation, but these never happened: {}", self.runs, never.join(", ")),
-            (seeds, _) => println!("violation: {} of {} runs, seeds {seeds:?}", seeds.len(), self.runs),
+            ([], []) => format!("pass: {} runs, no violation, and every kind of fault did something", self.runs),
+            ([], never) => format!("inconclusive: {} runs, no violation, but these never happened: {}", self.runs, never.join(", ")),
+            (seeds, _) => format!("violation: {} of {} runs, seeds {seeds:?}", seeds.len(), self.runs),
         }
     }
 

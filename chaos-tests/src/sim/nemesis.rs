@@ -21,12 +21,13 @@ const CALM_ELECTION: Duration = Duration::from_secs(5);
 const CALM_SERVICE: Duration = Duration::from_secs(3);
 
 /// Kinds of faults, each with how often it is chosen.
-const KINDS: [(Kind, u32); 14] = [
+const KINDS: [(Kind, u32); 15] = [
     (Kind::IsolateOne, 12),
     (Kind::Halves, 8),
     (Kind::OneWay, 8),
     (Kind::Bridge, 4),
     (Kind::Ring, 4),
+    (Kind::Hold, 8),
     (Kind::Loss, 8),
     (Kind::Delay, 8),
     (Kind::CrashOne, 16),
@@ -50,6 +51,8 @@ pub enum Kind {
     Bridge,
     /// Each node reaches two neighbours. Five nodes.
     Ring,
+    /// One node is as good as suspended: whatever it sends and is sent arrives late and all at once, and its disk stands still.
+    Hold,
     /// Links break now and then.
     Loss,
     /// Messages take long.
@@ -84,6 +87,7 @@ impl Kind {
             Kind::OneWay => "one way",
             Kind::Bridge => "bridge",
             Kind::Ring => "ring",
+            Kind::Hold => "hold",
             Kind::Loss => "loss",
             Kind::Delay => "delay",
             Kind::CrashOne => "crash one",
@@ -97,7 +101,12 @@ impl Kind {
     }
 
     fn is_of_network(self) -> bool {
-        matches!(self, Kind::IsolateOne | Kind::Halves | Kind::OneWay | Kind::Bridge | Kind::Ring | Kind::Loss | Kind::Delay)
+        self.is_cut() || matches!(self, Kind::Loss | Kind::Delay)
+    }
+
+    /// Leaves a majority that nothing is wrong with.
+    fn is_cut(self) -> bool {
+        matches!(self, Kind::IsolateOne | Kind::Halves | Kind::OneWay | Kind::Bridge | Kind::Ring | Kind::Hold)
     }
 }
 
@@ -119,6 +128,8 @@ pub struct Nemesis {
     pub latency_max: Duration,
     next_at: Duration,
     network_until: Option<Duration>,
+    /// The node whose messages are held back.
+    held: Option<u64>,
     calm: Option<Calm>,
     calms: u64,
     counts: Arc<Mutex<Counts>>,
@@ -144,6 +155,7 @@ impl Nemesis {
             // The cluster forms in peace.
             next_at: Duration::from_secs(2),
             network_until: None,
+            held: None,
             calm: None,
             calms: 0,
             counts,
@@ -279,6 +291,16 @@ impl Nemesis {
                     self.cut(sim, &[*one], nodes.get(at + 2..last).unwrap_or_default());
                 }
             }
+            Kind::Hold => {
+                let one = self.victim();
+                self.say(kind, format!("n{one}"));
+                for other in self.hosts_but(one) {
+                    sim.hold(net::name(one), &*other);
+                }
+                let stalled_until = self.network_until.unwrap_or(now);
+                self.machine(one).disk.set_faults(Faults { stalled_until, ..Faults::default() });
+                self.held = Some(one);
+            }
             Kind::Loss => {
                 let rate = self.random.random_range(0.002..0.05);
                 self.say(kind, format!("{rate:.3}"));
@@ -328,10 +350,9 @@ impl Nemesis {
 
     /// Decides whether a cut that has just begun is the only thing wrong until it is healed.
     fn begin_calm(&mut self, now: Duration, kind: Kind) -> bool {
-        let leaves_majority = matches!(kind, Kind::IsolateOne | Kind::Halves | Kind::OneWay | Kind::Bridge | Kind::Ring);
         // Who is in the majority while the membership changes is hard to say from outside.
         let is_settled = !self.ledger.contains_key(&Kind::Members) && self.members().len() % 2 == 1;
-        if !leaves_majority || !is_settled || !self.down.is_empty() || self.desk.leader().is_none() || self.random.random_bool(0.5) {
+        if !kind.is_cut() || !is_settled || !self.down.is_empty() || self.desk.leader().is_none() || self.random.random_bool(0.5) {
             return false;
         }
         self.machines.iter().for_each(|machine| machine.disk.set_faults(Faults::default()));
@@ -400,6 +421,11 @@ impl Nemesis {
             return;
         }
         let hosts: Vec<String> = self.nodes().into_iter().map(net::name).chain(self.clients.iter().cloned()).collect();
+        if let Some(one) = self.held.take() {
+            for other in self.hosts_but(one) {
+                sim.release(net::name(one), &*other);
+            }
+        }
         sim.set_fail_rate(0.0);
         sim.set_max_message_latency(self.latency_max);
         for (at, one) in hosts.iter().enumerate() {
@@ -418,6 +444,11 @@ impl Nemesis {
 
     fn nodes(&self) -> Vec<u64> {
         self.machines.iter().map(|machine| machine.id).collect()
+    }
+
+    /// Everybody that a node may speak to.
+    fn hosts_but(&self, one: u64) -> Vec<String> {
+        self.all_but(one).into_iter().map(net::name).chain(self.clients.iter().cloned()).collect()
     }
 
     fn all_but(&self, one: u64) -> Vec<u64> {

@@ -21,7 +21,7 @@ use super::net;
 const CLUSTER: &str = "simulated";
 const RECEIPT_KEY: &str = "6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b";
 
-/// Production settings that a seed chooses for all nodes, small ones more often than not: what is rare with the defaults shall
+/// Production settings that a seed chooses, some for all nodes and some for each, small ones more often than not: what is rare with the defaults shall
 /// happen all the time.
 #[derive(Clone, Copy, Debug)]
 pub struct Knobs {
@@ -40,9 +40,6 @@ pub struct Knobs {
 
 impl Knobs {
     pub fn choose(random: &mut StdRng) -> Self {
-        fn one<T: Copy>(random: &mut StdRng, of: &[T]) -> T {
-            *of.choose(random).expect("no list is empty")
-        }
         let heartbeat_ms = random.random_range(40..=100);
         Self {
             heartbeat_ms,
@@ -58,6 +55,17 @@ impl Knobs {
             snapshot_stall_ms: random.random_range(2_000..=8_000),
         }
     }
+
+    /// With what need not be the same on all nodes chosen anew: each flushes, snapshots and purges when nobody else does.
+    pub fn of_one_node(self, random: &mut StdRng) -> Self {
+        let Self { flush_entries, flush_ms, log_entries_kept, append_bytes_max, cache_bytes_max, queue_max, rounds_max, .. } =
+            Self::choose(random);
+        Self { flush_entries, flush_ms, log_entries_kept, append_bytes_max, cache_bytes_max, queue_max, rounds_max, ..self }
+    }
+}
+
+fn one<T: Copy>(random: &mut StdRng, of: &[T]) -> T {
+    *of.choose(random).expect("no list is empty")
 }
 
 /// What outlives the crashes of a node.

@@ -37,6 +37,8 @@ struct Inner {
     /// By the last status of a leader; true for voters.
     members: BTreeMap<u64, bool>,
     members_ever: BTreeSet<u64>,
+    /// Whose removal was acknowledged, and the index at which a leader was first seen to know of it.
+    removed: BTreeMap<u64, Option<u64>>,
     transfers: VecDeque<u64>,
     transferred: u64,
     changes: u64,
@@ -65,6 +67,11 @@ impl Desk {
 
     pub fn members_changed(&self) -> u64 {
         self.lock().changed
+    }
+
+    /// Nodes that were removed and seen to be gone.
+    pub fn gone(&self) -> u64 {
+        self.lock().removed.values().flatten().count() as u64
     }
 
     pub fn is_member(&self, node: u64) -> bool {
@@ -169,7 +176,11 @@ impl Desk {
         let told = match answer {
             Ok(Ok(response)) => match response.into_inner().result {
                 Some(Answer::Done(_)) => {
-                    self.lock().changed += 1;
+                    let mut inner = self.lock();
+                    inner.changed += 1;
+                    if let Change::Remove(removal) = &change {
+                        inner.removed.entry(removal.id).or_default();
+                    }
                     "done".to_owned()
                 }
                 Some(Answer::Refused(refused)) => refused.detail,
@@ -201,6 +212,17 @@ impl Desk {
         if status.role == "leader" && inner.leader.is_none_or(|(term, _)| status.term >= term) {
             inner.members = status.members.iter().map(|member| (member.id, member.voter)).collect();
             inner.members_ever.extend(status.members.iter().map(|member| member.id));
+            // **Membership never forgets.** No leader that has applied as much counts a node in again that it had counted out.
+            let Inner { members, removed, .. } = &mut *inner;
+            for (id, gone_at) in removed {
+                match (members.contains_key(id), *gone_at) {
+                    (false, None) => *gone_at = Some(status.applied),
+                    (true, Some(at)) if status.applied >= at => {
+                        journal.violation(format!("n{id} was removed, and n{} counts it among the members", status.node_id));
+                    }
+                    _ => {}
+                }
+            }
         }
         if status.role == "leader" && inner.leader.is_none_or(|(term, _)| status.term > term) {
             inner.leader = Some((status.term, status.node_id));

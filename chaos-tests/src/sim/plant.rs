@@ -33,6 +33,18 @@ impl Plant {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
+    /// What is done that shows it.
+    pub fn workload(self) -> &'static str {
+        match self {
+            Plant::AckBeforeSync | Plant::VoteNotDurable | Plant::PurgePastFlushed => "facts, and crashes of one node and of all",
+            Plant::TokenNotChecked => "leases: writes under a lost card",
+            Plant::DedupeOff | Plant::SnapshotWithoutAnswers => "facts: requests sent again late",
+            Plant::StaleRead => "facts, sessions: reads behind a cut",
+            Plant::LeaseByWallClock => "leases: rivals, and jumping clocks",
+            Plant::StateDrifts => "everything: states compared at each commit",
+        }
+    }
+
     /// Within so many seeds it has to be found.
     pub fn seeds_max(self) -> u64 {
         match self {

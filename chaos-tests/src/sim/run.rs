@@ -10,6 +10,7 @@ use quorate_domain::{Principal, Tier};
 use quorate_gateway::cluster::Cluster;
 use quorate_link::Link;
 use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
@@ -21,12 +22,15 @@ use super::node::{Knobs, Machine};
 use super::operator::Desk;
 use super::plant::Plant;
 use super::states::States;
-use super::watcher::{self, Watched};
-use super::workload::{Client, Counts, LIVENESS_MAX, Shared};
+use super::watcher::Watched;
+use super::workload::{Client, Counts, LIVENESS_MAX, Seen, Shared, What};
 use super::{check, net, process};
 use crate::history::Recorder;
+use crate::told::{self, Told};
 
 const CLIENTS: usize = 3;
+/// How large a cluster begins, small ones more often: they cost less, and find as much.
+const FOUNDERS: [u64; 8] = [3, 3, 3, 3, 4, 5, 5, 7];
 const WATCHERS: usize = 2;
 /// Nodes that run and are no members yet.
 const SPARES: u64 = 2;
@@ -54,7 +58,7 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
     panic::set_hook(Box::new(move |panicked| of_hook.violation(format!("a panic: {panicked}").replace('\n', " "))));
 
     let mut random = StdRng::seed_from_u64(seed);
-    let founders = if random.random_bool(0.3) { 5 } else { 3 };
+    let founders = *FOUNDERS.choose(&mut random).expect("there are sizes");
     let nodes = founders + SPARES;
     let knobs = Knobs::choose(&mut random);
     let latency_max = Duration::from_millis(random.random_range(1..=20));
@@ -78,7 +82,7 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
             dir: dir.join(net::name(id)),
             disk: Disk::new(id, random.random(), states.clone(), plant),
             clock: SkewedClock::new(plant),
-            knobs,
+            knobs: knobs.of_one_node(&mut random),
             journal: journal.clone(),
         })
         .collect();
@@ -107,7 +111,7 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
         sim.client(name.clone(), async move {
             let addresses: Vec<String> = (1..=founders).map(net::address).collect();
             let cluster = Cluster::connect(&addresses, None, &Link::over(net::connect()))?;
-            Client { name, cluster, random, shared, desk, is_last, sent: Vec::new() }.run().await;
+            Client { name, cluster, random, shared, desk, is_last, sent: Vec::new(), own: None }.run().await;
             Ok(())
         });
     }
@@ -165,15 +169,19 @@ pub fn run(seed: u64, chaos: Duration, plant: Option<Plant>, dir: &Path, journal
     let seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let counts = *shared.counts.lock().unwrap_or_else(PoisonError::into_inner);
     // A client that was still waiting is a violation by now, and its history would lack it.
+    let told: Vec<Told> = watchers.iter().map(Watched::told).collect();
     if journal.violations().is_empty() {
-        for line in check::all(&shared.recorder.history(), &seen).into_iter().chain(watcher::check(&watchers, &seen)) {
+        // Nobody is told of a renewal.
+        let due = seen.iter().filter(|seen| !matches!(seen.what, What::Read | What::Renewal));
+        let writes: Vec<told::Write> = due.map(|seen: &Seen| (seen.revision, format!("{seen:?}"))).collect();
+        for line in check::all(&shared.recorder.history(), &seen).into_iter().chain(told::complete(&told, &writes)) {
             journal.violation(line);
         }
-        if let Some(line) = watcher::check_receipts(&watchers[0], counts.receipts, counts.receipts_at) {
+        if let Some(line) = told::one_receipt_each(&told[0], counts.receipts, counts.receipts_at) {
             journal.violation(line);
         }
     }
-    let told = watchers.iter().map(Watched::changes).sum();
+    let told = told.iter().map(|told| told.changes.len() as u64).sum();
     let bites = bites(&nemesis, &machines, &desk, counts, &states, told);
     let (last, state) = states.last();
     journal.say("run", format!("{} answers, {} unknown, revision {last}, state {state:032x}", counts.answered, counts.unknown));
@@ -228,6 +236,10 @@ fn bites(nemesis: &Nemesis, machines: &[Machine], desk: &Desk, counts: Counts, s
         ("attempts repeated by a gateway", counts.retried),
         ("requests sent again late", counts.repeated),
         ("writes under a card", counts.fenced),
+        ("cards taken by an operator", counts.forced),
+        ("calls that queued for a card", counts.queued),
+        ("reads of own writes", counts.own_reads),
+        ("removed nodes watched", desk.gone()),
         ("writes under a card that failed", counts.fenced_off),
         ("receipts in the log", counts.receipts),
         ("receipts of decisions verified", counts.receipts_verified),

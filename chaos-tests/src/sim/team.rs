@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use quorate_domain::approval::{ApprovalStatus, DecideApproval, Decision, GetApproval, RequestApproval, RiskTier};
-use quorate_domain::punchcard::{CheckPunchcard, PunchIn, PunchedIn};
+use quorate_domain::punchcard::{CheckPunchcard, ForceRelease, PunchIn, PunchedIn};
 use quorate_domain::receipt::{GetLogHead, GetReceipt};
 use quorate_domain::session::{GetSession, SaveSession};
 use quorate_domain::{CommandKind, Principal, QueryKind, Refusal, RequestId, Revision, Tier};
@@ -134,6 +134,27 @@ impl Client {
             }
             Err(CallError::Refused(Refusal::AlreadyDecided { decision, .. })) => {
                 pending.answer(Outcome::AlreadyDecided { approve: decision == ApprovalStatus::Approved.word() });
+            }
+            Err(error) => self.fail(pending, &error),
+        }
+    }
+
+    /// An operator takes a card from this client, which writes on and must not get through.
+    pub async fn lose_to_an_operator(&mut self, resource: &str, token: u64, card: String, number: u64) {
+        let recorder = Arc::clone(&self.shared.recorder);
+        let who = format!("{}-operator-1", self.name);
+        let pending = recorder.send(&who, Operation::Force { resource: resource.into(), token });
+        let sent = process::elapsed();
+        let command = ForceRelease { punchcard_id: card, confirm: true, reason: Some("gone".into()), by_passport: None };
+        let principal = Principal { passport: who.clone(), tier: Tier::Operator, ..self.principal() };
+        let answer = self.propose_by(&principal, command, format!("force-{}-{number}", self.name)).await;
+        self.tell(&format!("take {resource} {token}"), &answer, |card| card.holder.clone());
+        match answer {
+            Ok((_, revision)) => {
+                pending.answer(Outcome::Released);
+                self.see(sent, revision, What::Release { resource: resource.into(), token });
+                self.count(|counts, _| counts.forced += 1);
+                self.write_under(resource, token, number).await;
             }
             Err(error) => self.fail(pending, &error),
         }

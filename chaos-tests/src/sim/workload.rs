@@ -86,6 +86,9 @@ pub struct Counts {
     pub repeated: u64,
     pub fenced: u64,
     pub fenced_off: u64,
+    pub forced: u64,
+    pub queued: u64,
+    pub own_reads: u64,
     /// In the log of receipts at that revision.
     pub receipts: u64,
     pub receipts_at: u64,
@@ -102,6 +105,8 @@ pub struct Client {
     pub is_last: bool,
     /// Requests that may be sent once more.
     pub sent: Vec<Request>,
+    /// What it stored last, and the revision of that.
+    pub own: Option<(Request, Revision)>,
 }
 
 #[derive(Clone)]
@@ -119,7 +124,8 @@ impl Client {
             number += 1;
             match self.random.random_range(0..100) {
                 0..5 => self.burst(number).await,
-                5..30 => self.store(number).await,
+                5..27 => self.store(number).await,
+                27..30 => self.read_own().await,
                 30..38 => self.repeat().await,
                 38..46 => self.session(number).await,
                 46..54 => self.approval(number).await,
@@ -165,6 +171,7 @@ impl Client {
         let name = *NAMES.choose(&mut self.random).expect("there are names");
         let request = Request { id: format!("r-{value}"), name, value };
         let first = self.send(&request, None, What::Write, CALL_MAX).await;
+        self.own = first.map(|revision| (request.clone(), revision)).or(self.own.take());
         if first.is_none() && self.random.random_bool(0.5) {
             self.send(&request, None, What::Repeated, CALL_MAX).await;
         }
@@ -238,25 +245,8 @@ impl Client {
             Some(Plant::StaleRead) => Consistency::Stale { max_age_ms: 60_000 },
             _ => Consistency::Linearizable,
         };
-        let (mut values, mut cursor, mut revision) = (Vec::new(), None, None);
-        let outcome = loop {
-            let query = FactHistory { entity: "svc:simulated".into(), key: name.into(), limit: 1_000, cursor };
-            match self.cluster.read_as(&self.principal(), query, consistency, deadline).await {
-                Ok((page, served)) => {
-                    values.extend(page.versions.into_iter().map(|version| version.value));
-                    revision.get_or_insert(served.revision);
-                    cursor = page.next_cursor;
-                    if cursor.is_none() {
-                        break Ok(());
-                    }
-                }
-                // Nothing was ever stored under it.
-                Err(CallError::Refused(_)) => break Ok(()),
-                Err(error) => break Err(error),
-            }
-        };
-        match outcome {
-            Ok(()) => {
+        match self.versions(name, consistency, deadline).await {
+            Ok((values, revision)) => {
                 self.say(format!("read {name}: {} versions", values.len()));
                 pending.answer(Outcome::Versions(values));
                 if let Some(revision) = revision {
@@ -271,6 +261,56 @@ impl Client {
         }
     }
 
+    /// Writes under a token that is over.
+    pub async fn write_under(&mut self, resource: &str, token: u64, number: u64) {
+        let value = format!("{}-{number}-late-{token}", self.name);
+        let request = Request { id: format!("r-{value}"), name: NAMES[0], value };
+        self.send(&request, Some(token), What::Fenced { resource: resource.into(), token }, CALL_MAX).await;
+    }
+
+    /// Every version under a name, page by page, and the revision that the first page was read at.
+    async fn versions(
+        &self,
+        name: &str,
+        consistency: Consistency,
+        deadline: Instant,
+    ) -> Result<(Vec<String>, Option<Revision>), CallError> {
+        let (mut values, mut cursor, mut revision) = (Vec::new(), None, None);
+        loop {
+            let query = FactHistory { entity: "svc:simulated".into(), key: name.into(), limit: 1_000, cursor };
+            match self.cluster.read_as(&self.principal(), query, consistency, deadline).await {
+                Ok((page, served)) => {
+                    values.extend(page.versions.into_iter().map(|version| version.value));
+                    revision.get_or_insert(served.revision);
+                    cursor = page.next_cursor;
+                    if cursor.is_none() {
+                        return Ok((values, revision));
+                    }
+                }
+                // Nothing was ever stored under it.
+                Err(CallError::Refused(_)) => return Ok((values, revision)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// **Read your writes.** Any node, asked for a state that is not older than an own write, has it.
+    async fn read_own(&mut self) {
+        let Some((Request { name, value, .. }, written)) = self.own.clone() else { return };
+        let deadline = Instant::now() + CALL_MAX;
+        match self.versions(name, Consistency::AtLeast(written), deadline).await {
+            Ok((values, served)) => {
+                self.say(format!("read own {value}: {} versions", values.len()));
+                if served.is_none_or(|served| served < written) || !values.contains(&value) {
+                    let who = &self.name;
+                    self.shared.journal.violation(format!("{who} wrote {value} at {written} and does not read it at {served:?}"));
+                }
+                self.count(|counts, _| counts.own_reads += 1);
+            }
+            Err(error) => self.say(format!("read own {value}: {error}")),
+        }
+    }
+
     /// Takes a card, writes under it for a while, longer than it lasts now and then, and gives it back, or not.
     async fn hold(&mut self, number: u64) {
         let resource = RESOURCES.choose(&mut self.random).expect("there are resources").to_string();
@@ -282,10 +322,15 @@ impl Client {
                 let pause_ms = self.random.random_range(30..300);
                 tokio::time::sleep(Duration::from_millis(pause_ms)).await;
             }
-            token = self.acquire(&resource, ttl, format!("in-{}-{number}-{tries}", self.name)).await;
+            // Some queue for it, and hear of their turn at their next try.
+            let wait = Duration::from_millis(self.random.random_range(0..3) * 700);
+            token = self.acquire(&resource, ttl, wait, format!("in-{}-{number}-{tries}", self.name)).await;
             tries += 1;
         }
-        let Some(token) = token else { return };
+        let Some((token, card)) = token else { return };
+        if self.random.random_bool(0.1) {
+            return self.lose_to_an_operator(&resource, token, card, number).await;
+        }
         for step in 0..self.random.random_range(1..4) {
             let pause_ms = self.random.random_range(1..1_500);
             tokio::time::sleep(Duration::from_millis(pause_ms)).await;
@@ -306,7 +351,8 @@ impl Client {
         }
     }
 
-    async fn acquire(&self, resource: &str, ttl: Duration, id: String) -> Option<u64> {
+    /// Token and id of the card.
+    async fn acquire(&self, resource: &str, ttl: Duration, wait: Duration, id: String) -> Option<(u64, String)> {
         let command = PunchIn {
             resource: resource.into(),
             holder_passport: self.name.clone(),
@@ -315,7 +361,7 @@ impl Client {
             reason: None,
             ttl_ms: Some(ttl.as_millis() as u64),
             expires_at: None,
-            wait_ms: None,
+            wait_ms: (wait > Duration::ZERO).then_some(wait.as_millis() as u64),
             ..PunchIn::default()
         };
         let recorder = Arc::clone(&self.shared.recorder);
@@ -332,10 +378,12 @@ impl Client {
                 pending.answer(Outcome::Granted { token });
                 let what = if renewed { What::Renewal } else { What::Grant { resource: resource.into(), token } };
                 self.see(sent, revision, what);
-                Some(token)
+                Some((token, card.id))
             }
             Ok(_) => {
-                pending.answer(Outcome::Refused);
+                // Its turn may come when nobody looks, and pass.
+                drop(pending);
+                self.count(|counts, _| counts.queued += 1);
                 None
             }
             Err(error) => {
