@@ -179,7 +179,7 @@ const ADDRESS_WITHIN: Duration = Duration::from_secs(5);
 impl Node {
     pub async fn run(self) -> Result<(), Failure> {
         log_to_stderr();
-        let config: quorate_node::Config = config::read(self.config.as_deref(), "QUORATE_NODE_", &self.flags)?;
+        let config: quorate_node::Config = config::read(self.config.as_deref(), "QUORATE_NODE_", &[], &self.flags)?;
         let stop = asked_to_stop(config.stop_on_stdin_close);
         match quorate_node::run(config, self.new, stop).await {
             quorate_node::Ended::Stopped => Ok(()),
@@ -193,7 +193,7 @@ impl Gateway {
     pub async fn run(self) -> Result<(), Failure> {
         log_to_stderr();
         let file = self.data.map(|data| data.join("gateway.toml")).or(self.config);
-        let config: quorate_gateway::Config = config::read(file.as_deref(), "QUORATE_GATEWAY_", &self.flags)?;
+        let config: quorate_gateway::Config = config::read(file.as_deref(), "QUORATE_GATEWAY_", &config::GATEWAY_NAMES, &self.flags)?;
         let stop = asked_to_stop(config.stop_on_stdin_close);
         let serve = async { listen(config).await?.serve(stop).await };
         serve.await.map_err(|error| match error {
