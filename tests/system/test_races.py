@@ -113,10 +113,15 @@ class Races(unittest.TestCase):
                 back = racer.call("punch_out", resource=resource, holder_passport=racer.name, fencing_token=card.data["fencing_token"])
                 return None if back.ok else back.text
             gone = self.pool.map(turn, self.racers)
-            address = f"/v1/punchcards/waiters?limit=1000&resource={resource}"
 
             def all_wait():
-                return len(self.starter.client.send("GET", address).data["waiters"]) == CALLERS
+                waiting, cursor = 0, ""
+                while True:
+                    page = self.starter.client.send("GET", f"/v1/punchcards/waiters?limit=1000&resource={resource}{cursor}").data
+                    waiting += len(page["waiters"])
+                    if not page.get("next_cursor"):
+                        return waiting == CALLERS
+                    cursor = f"&cursor={page['next_cursor']}"
             until(all_wait, 20, f"run {run}: all of them wait")
             given = self.starter.call("punch_out", resource=resource, holder_passport="starter")
             self.assertTrue(given.ok, given)
