@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn kinds_are_registered_by_operators_within_limits_and_those_of_all_stay() {
         let mut world = World::new();
-        let mut refused = |world: &mut World, put: PutKind| world.call("1s", person("olga"), None, put).unwrap_err().to_string();
+        let refused = |world: &mut World, put: PutKind| world.call("1s", person("olga"), None, put).unwrap_err().to_string();
         assert!(refused(&mut world, put("capability", &[])).contains("is one that is there for every team"));
         assert!(refused(&mut world, put("a", &["b"])).contains("lets an edge lead to `b`, which is no registered kind"));
         assert!(refused(&mut world, PutKind { json_schema: json!([]), ..put("a", &[]) }).contains("must be a JSON object"));

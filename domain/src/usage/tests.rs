@@ -92,7 +92,7 @@ fn put(tokens: u64, beyond: Beyond) -> PutBudget {
 fn who_is_beyond_the_budget_of_all_is_told_as_the_flag_says_and_an_event_tells_of_it_once() {
     let mut world = World::new();
     set(&mut world, flag::SESSION_TOKEN_BUDGET, "100");
-    let mut adds = |world: &mut World, tenant: &str, tokens| {
+    let adds = |world: &mut World, tenant: &str, tokens| {
         world.call("1s", identity::system(), None, add(tenant, "mara", used(1, tokens, 0))).unwrap().over
     };
     assert_eq!(adds(&mut world, "acme", 100), [], "all of it may be used");
