@@ -186,7 +186,7 @@ const ADDRESS_WITHIN: Duration = Duration::from_secs(5);
 impl Node {
     pub async fn run(self) -> Result<(), Failure> {
         log_to_stderr();
-        let config: quorate_node::Config = config::read(self.config.as_deref(), "QUORATE_NODE_", &self.flags)?;
+        let config: quorate_node::Config = config::read(self.config.as_deref(), "QUORATE_NODE_", &[], &self.flags)?;
         let stop = asked_to_stop(config.stop_on_stdin_close);
         let id = config.node_id;
         let serves = |grpc: &str, http: &str| say(&format!("node {id} at {grpc}, health and metrics at {http}"));
@@ -202,7 +202,7 @@ impl Gateway {
     pub async fn run(self) -> Result<(), Failure> {
         log_to_stderr();
         let file = self.data.map(|data| data.join("gateway.toml")).or(self.config);
-        let config: quorate_gateway::Config = config::read(file.as_deref(), "QUORATE_GATEWAY_", &self.flags)?;
+        let config: quorate_gateway::Config = config::read(file.as_deref(), "QUORATE_GATEWAY_", &config::GATEWAY_NAMES, &self.flags)?;
         let stop = asked_to_stop(config.stop_on_stdin_close);
         let serve = async {
             let gateway = listen(config).await?;

@@ -7,6 +7,7 @@
 use serde::Serialize;
 
 use crate::codec;
+use crate::query;
 use crate::refusal::Refusal;
 use crate::stamp::Principal;
 
@@ -42,6 +43,11 @@ impl Cursors {
     /// The same where the first page has no cursor.
     pub(crate) fn open_from(&self, cursor: Option<&str>) -> Result<Option<Vec<u8>>, Refusal> {
         cursor.map(|cursor| self.open(cursor)).transpose()
+    }
+
+    /// How many rows a page may have, and where it begins.
+    pub(crate) fn page(&self, limit: u64, cursor: Option<&str>) -> Result<(usize, Option<Vec<u8>>), Refusal> {
+        Ok((query::rows(limit)?, self.open_from(cursor)?))
     }
 
     fn check(&self, position: &[u8]) -> [u8; CHECK_BYTES] {

@@ -22,7 +22,6 @@ use crate::limit::{
     DOCUMENT_BYTES_MAX, DOCUMENT_NAMES_MAX, DOCUMENT_PASSAGES_MAX, DOCUMENTS_CHECKED_MAX, PASSAGE_BYTES_MAX, PASSAGES_PER_ENTRY_BYTES_MAX,
     PASSAGES_PER_ENTRY_MAX, PASSAGES_SWEPT_PER_ENTRY,
 };
-use crate::query;
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, Stamp, UnixMs};
@@ -495,7 +494,7 @@ impl ListDocuments {
             return Ok(Err(refusal));
         }
         let cursors = Cursors::of("documents", &at.caller, &prefix);
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };

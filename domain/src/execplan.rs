@@ -6,6 +6,7 @@
 //! Decision: beside the status stands whether the milestone is complete, which `passed` and `skipped` are, so that whoever
 //! reads a plan from its gates needs no table of words.
 
+mod plan;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +19,10 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::Stamp;
 use crate::tx::Tx;
 
-const PLAN: &str = "execplan:";
+pub use self::plan::{Gate, GetPlans, Plan, PlanTold, PlansTold, check_slug};
+
+/// Before a plan's name.
+pub const PLAN: &str = "execplan:";
 const GATE: &str = "gate:";
 
 /// How a milestone ended.

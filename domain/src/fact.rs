@@ -430,6 +430,30 @@ pub(crate) fn evidence(view: &impl Read, tenant: &str, owner: &str, entity: &str
     Ok(active(view, &head)?.map(|fact| fact.value))
 }
 
+/// What the team's facts of an entity say now, under keys that begin with `key_prefix`: of at most `limit` such keys.
+pub(crate) fn evidence_under(
+    view: &impl Read,
+    tenant: &str,
+    entity: &str,
+    key_prefix: &str,
+    limit: usize,
+) -> Result<Vec<(String, String)>, StorageError> {
+    let pairs = Key::new().text(EVERYONE).text(entity).text_prefix(key_prefix);
+    let mut values = Vec::new();
+    for head in view.page::<Head>(tenant, &pairs, None, limit)?.items {
+        if let Some(fact) = active(view, &head)? {
+            values.push((head.key, fact.value));
+        }
+    }
+    Ok(values)
+}
+
+/// Whether the team has any fact of an entity.
+pub(crate) fn is_told_of(view: &impl Read, tenant: &str, entity: &str) -> Result<bool, StorageError> {
+    let counted: Option<entities::Entity> = view.get(tenant, &Key::new().text(EVERYONE).text(entity))?;
+    Ok(counted.is_some())
+}
+
 /// Where the versions of a pair stand, also of one that has none yet.
 fn head(view: &impl Read, tenant: &str, owner: &str, entity: &str, key: &str) -> Result<Head, StorageError> {
     let head: Option<Head> = view.get(tenant, &pair_id(owner, entity, key))?;

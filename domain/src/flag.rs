@@ -96,7 +96,16 @@ pub const SESSION_TOKEN_BUDGET: Definition = Definition {
     name: "CORECRUXD_SESSION_TOKEN_BUDGET",
     default: "0",
     words: &[],
-    about: "tokens that session_token_usage reports as each passport's limit, 0 for none; nothing is refused beyond it",
+    about: "tokens that each passport without a budget of its own should stay within, 0 for none; QUORATE_BEYOND_TOKEN_BUDGET says what \
+            happens beyond it",
+};
+/// What it does, in the words of [`crate::usage::Beyond`].
+pub const BEYOND_TOKEN_BUDGET: Definition = Definition {
+    name: "QUORATE_BEYOND_TOKEN_BUDGET",
+    default: "report",
+    words: &["report", "warn", "stop"],
+    about: "what happens to a passport beyond CORECRUXD_SESSION_TOKEN_BUDGET: report shows it in session_token_usage alone, warn tells it \
+            with every answer too, stop refuses its calls",
 };
 pub const TOOL_TRACES: Definition = Definition {
     name: "CORECRUXD_FEATURE_TOOL_TRACES",
@@ -174,7 +183,7 @@ pub const TOOL_SURFACE: Definition = Definition {
 };
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 32] = [
+pub const ALL: [Definition; 33] = [
     PUNCHCARD,
     APPROVAL_QUEUE,
     RECEIPT_VERIFY,
@@ -196,6 +205,7 @@ pub const ALL: [Definition; 32] = [
     IDENTITY_CONTINUITY,
     ORCHESTRATORS,
     SESSION_TOKEN_BUDGET,
+    BEYOND_TOKEN_BUDGET,
     TOOL_TRACES,
     TOOL_TRACES_TTL,
     ACTIVITY_LOG,

@@ -6,7 +6,8 @@
 //! * Deleting is soft: what was deleted keeps its versions, and storing it again goes on with the next one.
 //!
 //! A payload is held to its kind's JSON Schema at the gateway, with [`kind::Registration::json_schema`], and not here: an entry of
-//! the log must not cost more than its size, which a schema's patterns can't promise. What apply needs of a payload it checks.
+//! the log must not cost more than its size, which a schema's patterns can't promise. What apply needs of a payload it checks, and
+//! that it was held to the schema that is in force.
 //!
 //! What the capabilities among the entities tell of coverage and of gaps is in [`feature`].
 //!
@@ -19,9 +20,12 @@ pub mod feature;
 pub mod kind;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 pub use edge::{DeleteEdge, Edge, EdgeEnds, Edges, GetEdge, ListEdges, UpsertEdge};
 pub use entity::{DeleteEntity, Entities, Entity, EntityHistory, EntityVersions, GetEntity, ListEntitiesOfKind, UpsertEntity};
+pub use kind::{GetKind, ListKinds, PutKind};
+pub use walk::{Reached, Toward, Walk, WalkGraph};
 
 pub(crate) use edge::neighbours;
 pub(crate) use entity::{current, entity_key};

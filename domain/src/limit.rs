@@ -276,6 +276,19 @@ pub const PLAN_CHAIN_MAX: usize = 8;
 pub const ACKNOWLEDGED_MAX: usize = 100;
 pub const ACKNOWLEDGED_ROWS_BYTES: usize = 24 * 1024;
 
+/// Edges that a walk of the graph looks at, how far it goes, and the kinds of edges that it names.
+pub const WALK_EDGES_MAX: usize = if cfg!(test) { 40 } else { 1_000 };
+pub const WALK_DEPTH_MAX: u64 = 5;
+pub const WALK_EDGE_KINDS_MAX: usize = 10;
+/// Kinds of entities that a tenant registers, edges that may leave one, kinds that each may lead to, and a kind's schema.
+pub const KINDS_MAX: usize = if cfg!(test) { 3 } else { 100 };
+pub const KIND_RULES_MAX: usize = 50;
+pub const KIND_SCHEMA_BYTES_MAX: usize = 12 * 1024;
+/// Plans that are asked for at once, and gates of each that are told.
+pub const PLANS_ASKED_MAX: usize = 200;
+pub const PLAN_GATES_MAX: usize = 200;
+/// For how long after its last change a plan's file that nobody told anything of counts as planned.
+pub const PLAN_FRESH_MS: u64 = 90 * 24 * 60 * 60 * 1_000;
 /// Artefacts that one milestone's gate names.
 pub const GATE_ARTIFACTS_MAX: usize = 100;
 

@@ -30,7 +30,6 @@ use crate::limit::{
     NAME_BYTES_MAX, NOTICE_ATTEMPT_MS, NOTICE_ATTEMPTS_MAX, NOTICE_BACKOFF_MS, NOTICE_BACKOFF_MS_MAX, NOTICE_KEPT_MS, NOTICES_DUE_SHOWN,
     NOTICES_WAITING_MAX, REPLY_BYTES_MAX, REPLY_WRAPPER_BYTES, WEBHOOK_URL_BYTES_MAX, WEBHOOKS_MAX,
 };
-use crate::query;
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal, shown};
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, UnixMs};
@@ -104,7 +103,7 @@ pub struct PutWebhook {
 
 impl PutWebhook {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Webhook> {
-        if let Some(refusal) = refuse_all_but_operators(&at.caller, "naming an address for notices").or_else(|| self.check()) {
+        if let Some(refusal) = refuse_all_but_operators(&at.caller, "naming an address for notices").or_else(|| self.refuse()) {
             return Ok(Err(refusal));
         }
         let tenant = &at.caller.tenant;
@@ -134,7 +133,8 @@ impl PutWebhook {
         Ok(Ok(webhook))
     }
 
-    fn check(&self) -> Option<Refusal> {
+    /// What is wrong with it, whoever names it.
+    pub fn refuse(&self) -> Option<Refusal> {
         if let Some(refusal) = check_name("id", &self.id) {
             return Some(refusal);
         }
@@ -488,7 +488,7 @@ impl ListNotices {
         }
         let tenant = &at.caller.tenant;
         let cursors = Cursors::of("notices", &at.caller, &());
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };

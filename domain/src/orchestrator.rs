@@ -25,7 +25,6 @@ use crate::flag;
 use crate::identity::{Passport, check_name, check_self, check_tenant};
 use crate::key::Key;
 use crate::limit::{ORCHESTRATOR_BYTES_MAX, ORCHESTRATOR_MEMBERS_MAX, REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES};
-use crate::query;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, Revision, Stamp, UnixMs};
@@ -428,7 +427,7 @@ impl ListOrchestrators {
         }
         let tenant = &at.caller.tenant;
         let cursors = Cursors::of("orchestrators", &at.caller, &self.state);
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };

@@ -20,7 +20,6 @@ mod reissue;
 mod release;
 mod revoked;
 mod transfer;
-mod waiters;
 
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +47,6 @@ pub use release::{ForceRelease, PunchOut};
 pub(crate) use revoked::end_all;
 pub use transfer::{RenewPunchcards, Renewed, TransferPunchcard, Transferred};
 pub(crate) use transfer::{check_all, hand_all};
-pub use waiters::{ListWaiters, Waiter, Waiters};
 
 /// What the holder means to do. Both exclude each other alike; it is told to those who ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

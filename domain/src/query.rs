@@ -7,8 +7,8 @@ use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
-    approval, artefact, client, codec, config_audit, constraint, coord, corpus, document, fact, flag, graph, identity, key_ring, measure,
-    notice, observation, orchestrator, punchcard, receipt, repo, search, session, session_plan, usage, work,
+    approval, artefact, client, codec, config_audit, constraint, coord, corpus, document, execplan, fact, flag, graph, identity, key_ring,
+    measure, notice, observation, orchestrator, punchcard, receipt, repo, search, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -122,7 +122,6 @@ queries! {
     GetSavings(measure::GetSavings) -> measure::Savings,
     RecentActivity(measure::RecentActivity) -> measure::RecentActivities,
     GetActivityTurn(measure::GetActivityTurn) -> measure::ActivityTurn,
-    ListWaiters(punchcard::ListWaiters) -> punchcard::Waiters,
     ListReceipts(receipt::ListReceipts) -> receipt::Receipts,
     ListPassports(identity::ListPassports) -> identity::Passports,
     ListTokens(identity::ListTokens) -> identity::Tokens,
@@ -133,6 +132,11 @@ queries! {
     ListGaps(search::ListGaps) -> search::Gaps,
     CheckDocuments(document::CheckDocuments) -> document::DocumentsChecked,
     ListDocuments(document::ListDocuments) -> document::Documents,
+    WalkGraph(graph::WalkGraph) -> graph::Walk,
+    GetKind(graph::GetKind) -> Option<graph::kind::KindView>,
+    ListKinds(graph::ListKinds) -> graph::kind::KindList,
+    GetPlans(execplan::GetPlans) -> execplan::PlansTold,
+    ListBudgets(usage::ListBudgets) -> usage::Budgets,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -21,7 +21,6 @@ use crate::event;
 use crate::identity::{check_name, check_named_tenant};
 use crate::key::Key;
 use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, REPO_LANGUAGES_MAX, REPO_SLUG_BYTES_MAX};
-use crate::query;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, Stamp, UnixMs};
@@ -195,7 +194,7 @@ impl ListRepos {
             return Ok(Err(refusal));
         }
         let cursors = Cursors::of("repositories", &at.caller, &());
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };

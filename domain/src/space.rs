@@ -73,6 +73,9 @@ fn goes_on(command: &Command) -> bool {
             | Command::DecideApproval(_)
             | Command::SetApprovalPolicy(_)
             | Command::DeleteWebhook(_)
+            // One for a passport at the most.
+            | Command::PutBudget(_)
+            | Command::DeleteBudget(_)
             | Command::TakeNotice(_)
             | Command::SettleNotice(_)
             | Command::PutToken(_)

@@ -4,13 +4,17 @@
 //! * Counts only rise. A gateway's addition counts once, since it repeats one whose outcome it was not told under the same request id.
 //! * Only the system adds: a caller can't change what it is said to have used.
 //! * One addition is of one tenant. Callers without a passport are counted under [`ANONYMOUS`] of no tenant.
+//! * What is said of a passport beyond its budget is judged here, by all gateways' counts; they act on it (see [`budget`]).
 
+mod budget;
 #[cfg(test)]
 mod tests;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use crate::flag;
+pub use self::budget::{Beyond, Budget, BudgetView, Budgets, DeleteBudget, ListBudgets, Over, PutBudget, Standing};
+use crate::event;
 use crate::identity::{check_name, check_name_start};
 use crate::key::Key;
 use crate::limit::USAGE_ROWS_MAX;
@@ -40,6 +44,10 @@ pub struct Used {
 }
 
 impl Used {
+    pub fn tokens(&self) -> u64 {
+        self.tokens_in.saturating_add(self.tokens_out)
+    }
+
     /// Adds, and stays at the top rather than begin again.
     pub fn add(&mut self, more: Used) {
         self.calls = self.calls.saturating_add(more.calls);
@@ -84,6 +92,9 @@ pub struct AddUsage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UsageAdded {
     pub passports: u64,
+    /// Those of them that are beyond their budgets now.
+    #[serde(default)]
+    pub over: Vec<(String, Over)>,
 }
 
 impl AddUsage {
@@ -99,12 +110,20 @@ impl AddUsage {
         if let Some(refusal) = check_name_start("tenant", &self.tenant).or(named) {
             return Ok(Err(refusal));
         }
+        let mut over = Vec::new();
         for (passport, used) in self.used {
             let mut account = account(tx, &self.tenant, &passport)?;
+            let before = budget::standing(tx, &account)?;
             account.used.add(used);
             tx.put(&account);
+            let Some(now) = budget::standing(tx, &account)?.filter(Standing::is_over) else { continue };
+            if !before.is_some_and(|before| before.is_over()) {
+                let about = json!({ "tokens": now.tokens, "used": now.used, "beyond": now.beyond });
+                event::emit(tx, &at.within(&self.tenant), "usage.over_budget", &passport, about)?;
+            }
+            over.push((passport, Over { tokens: now.tokens, used: now.used, beyond: now.beyond }));
         }
-        Ok(Ok(UsageAdded { passports: rows }))
+        Ok(Ok(UsageAdded { passports: rows, over }))
     }
 }
 
@@ -116,14 +135,17 @@ pub struct GetUsage {}
 pub struct Usage {
     pub passport: String,
     pub used: Used,
-    /// What a passport should stay within; it is reported and never enforced.
+    /// Of the budget that it has; `limit` alone is what it was before budgets could do more than report.
     pub limit: Option<u64>,
+    #[serde(default)]
+    pub standing: Option<Standing>,
 }
 
 impl GetUsage {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Usage> {
-        let Account { passport, used, .. } = account(view, &at.caller.tenant, &at.caller.passport)?;
-        let limit = flag::number(view, flag::SESSION_TOKEN_BUDGET)?;
-        Ok(Ok(Usage { passport, used, limit: Some(limit).filter(|limit| *limit > 0) }))
+        let account = account(view, &at.caller.tenant, &at.caller.passport)?;
+        let standing = budget::standing(view, &account)?;
+        let Account { passport, used, .. } = account;
+        Ok(Ok(Usage { passport, used, limit: standing.map(|standing| standing.tokens), standing }))
     }
 }

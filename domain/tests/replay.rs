@@ -309,6 +309,7 @@ fn plans(caller: usize) -> impl Strategy<Value = Command> {
         kind: "capability".into(),
         payload: serde_json::json!({ "id": id, "name": id, "system": system, "maturity": maturity, "promise_alignment": [1] }),
         id,
+        kind_revision: None,
     });
     let delete = capability().prop_map(|id| DeleteEntity { kind: "capability".into(), id });
     let audit = capability().prop_map(|id| AuditFeature { id, status: AuditStatus::Audited, auditor: None, notes: None });

@@ -83,6 +83,9 @@ pub enum CallError {
     Unauthenticated,
     #[error("this needs the scope `{scope}`, which your token does not have")]
     MissingScope { scope: String },
+    /// The caller's passport has used up its tokens.
+    #[error("your passport has used {used} tokens of a budget of {tokens}, and an operator wants it to stop there")]
+    OverBudget { tokens: u64, used: u64 },
     /// Queued for a card until the time was over.
     #[error("`{}` is still held{} after a wait of {waited_ms} ms", shown(resource), holder.as_ref().map(|holder| format!(" by `{}`", shown(holder))).unwrap_or_default())]
     StillHeld { resource: String, holder: Option<String>, waited_ms: u64 },
@@ -138,6 +141,12 @@ impl CallError {
                 format!("{self}. Nothing was written. Send `Authorization: Bearer <token>`; an operator hands out tokens.")
             }
             CallError::MissingScope { scope } => format!("{self}. Nothing was written. Ask an operator for a token with `{scope}`."),
+            CallError::OverBudget { .. } => {
+                format!(
+                    "{self}. Nothing was written. End in order with `save_session`, `create_handoff`, `update_work_state`, `comment_on_work` \
+                     and `punch_out`, which still work; an operator can give you more."
+                )
+            }
             CallError::StillHeld { .. } => {
                 format!("{self}. You got no card and left the queue. Call `punch_in` with a longer `wait_ms`, or work on something else.")
             }
@@ -166,6 +175,7 @@ impl CallError {
             CallError::Arguments { .. } => "-32602",
             CallError::Unauthenticated => "UNAUTHENTICATED",
             CallError::MissingScope { .. } => "-32030",
+            CallError::OverBudget { .. } => "OVER_BUDGET",
             CallError::StillHeld { .. } => "HELD",
             CallError::NoLeader { .. } | CallError::Unreadable { .. } => "UNAVAILABLE",
             CallError::Unknown { .. } => "OUTCOME_UNKNOWN",
@@ -194,6 +204,7 @@ impl CallError {
             CallError::Arguments { .. }
             | CallError::Unauthenticated
             | CallError::MissingScope { .. }
+            | CallError::OverBudget { .. }
             | CallError::MissingCapability { .. }
             | CallError::Fault { .. } => false,
         }
@@ -205,6 +216,7 @@ impl CallError {
             | CallError::Arguments { .. }
             | CallError::Unauthenticated
             | CallError::MissingScope { .. }
+            | CallError::OverBudget { .. }
             | CallError::StillHeld { .. }
             | CallError::NoLeader { .. }
             | CallError::Unreadable { .. }
@@ -238,6 +250,7 @@ impl CallError {
             CallError::Arguments { .. } => 400,
             CallError::Unauthenticated => 401,
             CallError::MissingScope { .. } => 403,
+            CallError::OverBudget { .. } => 429,
             CallError::StillHeld { .. } => 409,
             CallError::NoLeader { .. } | CallError::Unreadable { .. } | CallError::CheckUnknown { .. } | CallError::Overloaded => 503,
             CallError::InputRequired(_) | CallError::MissingCapability { .. } => 400,
@@ -260,6 +273,7 @@ impl CallError {
             | CallError::Arguments { .. }
             | CallError::Unauthenticated
             | CallError::MissingScope { .. }
+            | CallError::OverBudget { .. }
             | CallError::StillHeld { .. }
             | CallError::InputRequired(_)
             | CallError::MissingCapability { .. }
@@ -277,6 +291,7 @@ impl CallError {
                 _ => None,
             },
             CallError::MissingScope { scope } => Some(json!({ "scope": scope })),
+            CallError::OverBudget { tokens, used } => Some(json!({ "tokens": tokens, "used": used })),
             CallError::StillHeld { resource, holder, waited_ms } => {
                 Some(json!({ "resource": resource, "holder": holder, "waited_ms": waited_ms }))
             }
@@ -315,6 +330,7 @@ impl CallError {
             | CallError::Arguments { .. }
             | CallError::Unauthenticated
             | CallError::MissingScope { .. }
+            | CallError::OverBudget { .. }
             | CallError::InputRequired(_)
             | CallError::MissingCapability { .. }
             | CallError::Unanswered { .. }

@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ed25519_dalek::VerifyingKey;
-use quorate_domain::identity::key_fingerprint;
+use quorate_domain::identity::{check_name, key_fingerprint};
 use quorate_link::Files;
 use serde::{Deserialize, Serialize};
 
 use crate::github::settings::GitHub;
+use crate::notices::Slack;
+use crate::plans;
 use crate::update::Source;
 
 /// Configuration of one gateway.
@@ -77,6 +79,17 @@ pub struct Config {
     /// Repositories on this machine as sources of commits, `owner/name=/path/to/repository.git` each; none by default. All gateways
     /// that are set up to read need them. They are read with `git`.
     pub git_repositories: Vec<String>,
+    /// Folder of ExecPlan files, `*.md`, that `list_work` shows beside the work of one tenant; none by default, and then it says so.
+    /// `CRUX_EXECPLANS_ROOT` names it too. They are only read. Whoever is in the tenant sees their titles and states.
+    pub execplans_root: Option<PathBuf>,
+    /// The tenant that they are shown to; `default` by default.
+    pub execplans_tenant: String,
+    /// An incoming webhook of Slack that is told of what happens to one tenant's approvals, as the address `slack-setting` of
+    /// `/v1/webhooks`; none by default. `CORECRUXD_APPROVALS_SLACK_WEBHOOK_URL` sets it too. Set on several gateways, all have to have
+    /// the same. Taken away, the address stays until it is deleted.
+    pub approvals_slack_webhook_url: Option<String>,
+    /// The tenant whose approvals it is told of; `default` by default.
+    pub approvals_slack_tenant: String,
     /// A clone of this program's source on the gateway's machine, which `update_status` compares the running program with; none
     /// by default. It is only read, with `git`, and never brought up to date from here.
     pub update_checkout: Option<PathBuf>,
@@ -133,6 +146,10 @@ impl Default for Config {
             github_poll_ms: 60_000,
             github_history_days: 90,
             git_repositories: Vec::new(),
+            execplans_root: None,
+            execplans_tenant: "default".into(),
+            approvals_slack_webhook_url: None,
+            approvals_slack_tenant: "default".into(),
             update_checkout: None,
             update_ref: "origin/main".into(),
             call_deadline_ms: 25_000,
@@ -176,6 +193,8 @@ pub struct Settings {
     pub scan_roots: Vec<PathBuf>,
     pub github: Option<GitHub>,
     pub update_source: Option<Source>,
+    pub execplans: Option<plans::Source>,
+    pub slack: Option<Slack>,
     pub call_deadline: Duration,
     pub calls_max: usize,
     pub patience: Patience,
@@ -237,6 +256,22 @@ impl Config {
                 Err(error) => return wrong("scan_roots", format!("names a folder that can't be read, {}: {error}", root.display())),
             }
         }
+        for (field, tenant) in [("execplans_tenant", &self.execplans_tenant), ("approvals_slack_tenant", &self.approvals_slack_tenant)] {
+            if let Some(refusal) = check_name("tenant", tenant) {
+                return wrong(field, format!("names no tenant: {refusal}"));
+            }
+        }
+        let execplans = match self.execplans_root.as_ref().map(|root| root.canonicalize()).transpose() {
+            Ok(Some(folder)) if !folder.is_dir() => {
+                return wrong("execplans_root", format!("names what is no folder: {}", folder.display()));
+            }
+            Ok(folder) => folder.map(|folder| plans::Source { folder, tenant: self.execplans_tenant }),
+            Err(error) => return wrong("execplans_root", format!("names a folder that can't be read: {error}")),
+        };
+        let slack = self.approvals_slack_webhook_url.map(|url| Slack { url, tenant: self.approvals_slack_tenant });
+        if let Some(problem) = slack.as_ref().and_then(Slack::problem) {
+            return wrong("approvals_slack_webhook_url", problem);
+        }
         if self.update_ref.is_empty() || self.update_ref.chars().any(|letter| letter.is_control() || letter.is_whitespace()) {
             return wrong("update_ref", format!("is no reference such as origin/main: `{}`", self.update_ref));
         }
@@ -277,6 +312,8 @@ impl Config {
             scan_roots,
             github,
             update_source,
+            execplans,
+            slack,
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,
             drain: Duration::from_millis(self.drain_ms),

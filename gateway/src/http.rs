@@ -20,10 +20,12 @@ use crate::server::App;
 use crate::tools::measures;
 use crate::tools::observations::{self, Told};
 use crate::traces::Tags;
-use crate::{approvals, cards, projects, proofs, scans};
+use crate::{approvals, budgets, cards, kinds, projects, proofs, scans};
 
 /// Where the log stood.
 pub const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
+/// What the caller should know besides the answer.
+pub const WARNING: HeaderName = HeaderName::from_static("quorate-warning");
 
 /// `POST /v1/tools/crux/{tool}`: the arguments in, the facts out.
 pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Response<Body> {
@@ -49,6 +51,9 @@ pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Re
             let mut response = edge::json_response(StatusCode::OK, answer.facts);
             if let Some(revision) = answer.revision {
                 response.headers_mut().insert(REVISION, HeaderValue::from(revision.0));
+            }
+            if let Some(warning) = answer.warning.and_then(|warning| HeaderValue::try_from(warning).ok()) {
+                response.headers_mut().insert(WARNING, warning);
             }
             response
         }
@@ -333,6 +338,8 @@ pub fn openapi(app: &App) -> Value {
         .chain(cards::openapi(&failure))
         .chain(approvals::openapi(&failure))
         .chain(projects::openapi(&failure))
+        .chain(budgets::openapi(&failure))
+        .chain(kinds::openapi(&failure))
         .chain(scans::openapi(&failure))
         .chain(ingest::openapi(&failure))
     {

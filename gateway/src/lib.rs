@@ -5,14 +5,15 @@
 //! about facts, cards or approvals stands in `quorate-domain`, so that every path meets the same one.
 //!
 //! Reading order: [`config`], [`server`] and [`connection`] (what runs), [`registry`] and [`schema`] (what a tool is), [`tools`] (the tools),
-//! [`mcp`], [`http`], [`rest`], [`cards`], [`approvals`], [`projects`] and [`proofs`] (how they are called), [`call`] (what goes wrong,
+//! [`mcp`], [`http`], [`rest`], [`cards`], [`approvals`], [`projects`], [`kinds`], [`budgets`] and [`proofs`] (how they are called), [`call`] (what goes wrong,
 //! and what the caller reads), [`cluster`] (how a call reaches the leader), [`events`], [`sse`] and `notices` (what a change sets off),
 //! [`auth`] and [`session`] (who is calling), [`keys`] (who signs), [`hook`] (the edit guard), `console` (the pages for people),
-//! [`scans`] and [`github`] (connectors to what lies outside), [`routes`] and [`egress`] (what is let in and out), [`surface`] and
+//! [`scans`], [`plans`] and [`github`] (connectors to what lies outside), [`routes`] and [`egress`] (what is let in and out), [`surface`] and
 //! [`profile`] (what is listed), [`update`], [`docs`], [`metrics`].
 
 pub mod approvals;
 pub mod auth;
+pub mod budgets;
 pub mod call;
 pub mod cards;
 pub mod cluster;
@@ -24,17 +25,20 @@ pub mod docs;
 pub mod edge;
 pub mod egress;
 pub mod events;
+mod git;
 pub mod github;
 pub mod hook;
 pub mod http;
 pub mod ingest;
 mod json;
 pub mod keys;
+pub mod kinds;
 pub mod limit;
 pub mod mcp;
 pub mod metrics;
 mod notices;
 pub mod outbox;
+pub mod plans;
 pub mod profile;
 pub mod projects;
 pub mod proofs;

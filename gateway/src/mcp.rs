@@ -1008,7 +1008,9 @@ fn succeeded(answer: &Answer, stateless: bool) -> String {
     }
     let facts = &answer.facts;
     let text = Value::from(answer.text.as_ref().unwrap_or(facts).as_str());
-    let mut result = format!("{{\"content\":[{{\"type\":\"text\",\"text\":{text}}}],\"structuredContent\":{facts}");
+    let warning = answer.warning.as_ref().map(|warning| format!(",{{\"type\":\"text\",\"text\":{}}}", Value::from(warning.as_str())));
+    let warning = warning.unwrap_or_default();
+    let mut result = format!("{{\"content\":[{{\"type\":\"text\",\"text\":{text}}}{warning}],\"structuredContent\":{facts}");
     if let Some(revision) = answer.revision {
         result.push_str(&format!(",\"_meta\":{{\"{META_REVISION}\":{revision}}}"));
     }

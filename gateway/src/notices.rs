@@ -11,8 +11,9 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::stream::{self, StreamExt};
-use quorate_domain::identity;
-use quorate_domain::notice::{DueNotices, Format, Notice, SettleNotice, TakeNotice, Webhook};
+use quorate_domain::approval::RiskTier;
+use quorate_domain::notice::{DueNotices, Format, ListWebhooks, Notice, PutWebhook, SettleNotice, TakeNotice, Webhook};
+use quorate_domain::{Principal, Tier, identity};
 use ring::hmac;
 use serde_json::{Value, json};
 
@@ -27,6 +28,8 @@ const EVERY: Duration = Duration::from_millis(1_000);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How long the cluster may take to hear of it.
 const SAID_WITHIN: Duration = Duration::from_secs(10);
+/// HTTPS, or plain HTTP on this machine.
+const ALLOWED: Allowed = Allowed { loopback_http: true, plain_http: false };
 /// Notices on their way at once.
 const AT_ONCE: usize = 8;
 
@@ -93,6 +96,63 @@ pub async fn deliver(cluster: Cluster, keys: WebhookKeys) {
     }
 }
 
+/// An incoming webhook of Slack that a setting names, and the tenant whose approvals it is told of.
+#[derive(Clone, Debug)]
+pub struct Slack {
+    pub url: String,
+    pub tenant: String,
+}
+
+impl Slack {
+    /// Under which id it stands among the tenant's addresses.
+    const ID: &'static str = "slack-setting";
+
+    fn command(&self) -> PutWebhook {
+        let (id, url) = (Self::ID.into(), self.url.clone());
+        PutWebhook { id, url, format: Format::Slack, risk_tier_min: RiskTier::Low, kinds: Vec::new() }
+    }
+
+    /// Why it can't be an address. It is not repeated: it is a secret.
+    pub fn problem(&self) -> Option<String> {
+        if let Some(refusal) = self.command().refuse() {
+            return Some(refusal.to_string());
+        }
+        let judged = egress::judge(&self.url, ALLOWED);
+        judged.map_or_else(Some, |verdict| (!verdict.allowed).then(|| format!("may not be called: {}", verdict.reasons.join(", "))))
+    }
+}
+
+/// Names the address of the setting to the cluster, as soon as that can be told.
+pub async fn name_slack(cluster: Cluster, slack: Slack) {
+    let caller = Principal {
+        tenant: slack.tenant.clone(),
+        passport: "gateway-setting".into(),
+        tier: Tier::Operator,
+        scopes: ["*".to_string()].into(),
+    };
+    loop {
+        match put_slack(&cluster, &caller, &slack).await {
+            Ok(()) => return,
+            Err(CallError::Refused(refusal)) => {
+                return tracing::error!(%refusal, "the address of `approvals_slack_webhook_url` is not told of approvals");
+            }
+            Err(error) => tracing::debug!(%error, "the address of `approvals_slack_webhook_url` is named later"),
+        }
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// Writes nothing when it is there as it should be, so that restarts of gateways leave no entries.
+async fn put_slack(cluster: &Cluster, caller: &Principal, slack: &Slack) -> Result<(), CallError> {
+    let deadline = Instant::now() + SAID_WITHIN;
+    let (found, _) = cluster.read_as(caller, ListWebhooks {}, Consistency::Linearizable, deadline).await?;
+    let is_there = |webhook: &Webhook| webhook.id == Slack::ID && webhook.url == slack.url && webhook.format == Format::Slack;
+    if !found.webhooks.iter().any(is_there) {
+        cluster.propose_for(caller, slack.command(), deadline).await?;
+    }
+    Ok(())
+}
+
 async fn deliver_one(cluster: &Cluster, keys: &WebhookKeys, client: &reqwest::Client, tenant: &str, id: &str) -> Result<(), CallError> {
     let (system, take) = (identity::system(), TakeNotice { tenant: tenant.into(), id: id.into() });
     // Nothing: another gateway was quicker.
@@ -109,7 +169,7 @@ async fn deliver_one(cluster: &Cluster, keys: &WebhookKeys, client: &reqwest::Cl
 
 /// One attempt. What went wrong is told without the address, which can be a secret.
 async fn send(client: &reqwest::Client, keys: &WebhookKeys, notice: &Notice, webhook: &Webhook) -> Result<(), String> {
-    let allowed = egress::judge(&webhook.url, Allowed { loopback_http: true, plain_http: false });
+    let allowed = egress::judge(&webhook.url, ALLOWED);
     if let Err(reason) = allowed.and_then(|verdict| if verdict.allowed { Ok(()) } else { Err(verdict.reasons.join(", ")) }) {
         return Err(format!("the address may not be called: {reason}"));
     }

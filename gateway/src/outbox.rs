@@ -34,13 +34,15 @@ impl<C: CommandKind + Clone> Outbox<C> {
         self.unsure.lock().await.keys().cloned().collect()
     }
 
-    /// Hands over what is unsure of a tenant, and then what `take` gives until there is nothing more.
+    /// Hands over what is unsure of a tenant, and then what `take` gives until there is nothing more. `taken` hears what the cluster
+    /// answered.
     pub async fn hand_over(
         &self,
         cluster: &Cluster,
         tenant: &str,
         deadline: Instant,
         take: impl Fn() -> Option<C> + Sync,
+        taken: impl Fn(&C, C::Output) + Sync,
     ) -> Result<(), CallError> {
         let busy = || CallError::Unreadable { detail: "counts of other calls are still being handed over".into(), retry_after_ms: 1_000 };
         let mut unsure = tokio::time::timeout_at(deadline.into(), self.unsure.lock()).await.map_err(|_| busy())?;
@@ -53,8 +55,8 @@ impl<C: CommandKind + Clone> Outbox<C> {
                 },
             };
             unsure.insert(tenant.into(), parcel.clone());
-            match cluster.propose_again(&identity::system(), parcel.command, parcel.request, deadline).await {
-                Ok(_) => {}
+            match cluster.propose_again(&identity::system(), parcel.command.clone(), parcel.request, deadline).await {
+                Ok((answer, _)) => taken(&parcel.command, answer),
                 // Repeating it can't help. One that is too old may have counted: its outcome stayed unknown for too long.
                 Err(CallError::Refused(refusal)) => tracing::error!(tenant, %refusal, "what was gathered of calls is given up"),
                 Err(error) => return Err(error),

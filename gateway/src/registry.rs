@@ -51,6 +51,8 @@ pub trait Tool: DeserializeOwned + JsonSchema + Send + 'static {
     const LISTED_WITH: Option<Definition> = None;
     /// The switch without which it does nothing. The rules refuse by it; here it is told.
     const SWITCH: Option<Definition> = None;
+    /// Whether it can be called beyond a token budget that stops: it ends work in order, or tells why it has to end.
+    const BEYOND_BUDGET: bool = false;
     /// Arguments of which a 0 is taken for none, below what their schema tells.
     const ZERO_IS_NONE: &'static [&'static str] = &[];
 
@@ -94,6 +96,8 @@ pub struct Answer {
     pub text: Option<String>,
     /// Content blocks in JSON, of a tool that answers with such in place of facts.
     pub content: Option<String>,
+    /// What the caller should know besides the result.
+    pub warning: Option<String>,
 }
 
 type Run = Box<dyn Fn(Value, CallContext, Cluster) -> BoxFuture<'static, Result<Answer, CallError>> + Send + Sync>;
@@ -115,6 +119,7 @@ pub struct Entry {
     pub listed_with: Option<Definition>,
     /// The switch without which it does nothing.
     pub switch: Option<Definition>,
+    pub beyond_budget: bool,
     /// As `tools/list` shows it, in JSON. Its description ends with the catalog's hint, if that has one.
     pub listed: String,
     /// The same without what the fields of the answer mean, which who reads an answer sees for itself: for lists that stand
@@ -180,6 +185,7 @@ impl Entry {
             calls: Calls::default(),
             listed_with: T::LISTED_WITH,
             switch: T::SWITCH.or(T::LISTED_WITH),
+            beyond_budget: T::BEYOND_BUDGET,
             mirrored: Vec::new(),
             anonymous: T::ANONYMOUS,
             judged_late: T::JUDGED_LATE,
@@ -192,7 +198,7 @@ impl Entry {
                     })?;
                     let reply = tool.call(&ctx, &cluster).await?;
                     let facts = serde_json::to_string(&reply.facts).map_err(|error| CallError::Fault { detail: error.to_string() })?;
-                    Ok(Answer { facts, revision: reply.revision, text: reply.text, content: None })
+                    Ok(Answer { facts, revision: reply.revision, text: reply.text, content: None, warning: None })
                 })
             }),
         }
@@ -228,10 +234,12 @@ impl Entry {
             zero_is_none: &[],
             listed_with: None,
             switch: None,
+            beyond_budget: false,
             run: Box::new(move |arguments, ctx, _| {
                 Box::pin(async move {
                     let content = run(arguments, ctx).await?;
-                    Ok(Answer { facts: String::new(), revision: None, text: None, content: Some(Value::Array(content).to_string()) })
+                    let content = Some(Value::Array(content).to_string());
+                    Ok(Answer { facts: String::new(), revision: None, text: None, content, warning: None })
                 })
             }),
         }

@@ -15,6 +15,7 @@ use ed25519_dalek::VerifyingKey;
 use quorate_domain::flag::{Definition, Flags, GetFlags};
 use quorate_domain::refusal::shown;
 use quorate_domain::session_plan::GetIntent;
+use quorate_domain::usage::{Beyond, Over};
 use quorate_domain::{Principal, identity};
 use quorate_link::{Expiry, FileError, Front, Link, Mutual, Reloading, Role, exposition};
 use serde_json::{Value, json};
@@ -34,6 +35,7 @@ use crate::mcp::prompts;
 use crate::mcp::resources::{self, Library};
 use crate::mcp::{ListChange, Listing};
 use crate::notices::WebhookKeys;
+use crate::plans::Plans;
 use crate::profile::{self, EVERYDAY, Index};
 use crate::registry::{Answer, Catalog, Entry, Tool};
 use crate::routes::{Access, Route, Routes};
@@ -49,7 +51,8 @@ use crate::traces::{Arm, Tracer};
 use crate::update::Updates;
 use crate::usage::{self, Meter};
 use crate::{
-    approvals, cards, conformance, connection, console, events, github, hook, http, ingest, mcp, metrics, notices, projects, proofs, tools,
+    approvals, budgets, cards, conformance, connection, console, events, github, hook, http, ingest, kinds, mcp, metrics, notices,
+    projects, proofs, tools,
 };
 
 /// What tools may use besides the cluster.
@@ -73,6 +76,7 @@ pub struct Services {
     pub routes: Vec<Route>,
     pub posture: Posture,
     pub updates: Updates,
+    pub plans: Plans,
 }
 
 impl Services {
@@ -87,6 +91,7 @@ impl Services {
         let scans = Scans::new(settings.scan_roots.clone());
         let routes = [open_routes().table, guarded_routes().table, console::routes().table].concat();
         let (posture, updates) = (posture(settings), Updates::new(settings.update_source.clone()));
+        let plans = Plans::new(settings.execplans.clone());
         Self {
             sessions,
             passport_keys,
@@ -101,6 +106,7 @@ impl Services {
             routes,
             posture,
             updates,
+            plans,
             scans,
         }
     }
@@ -234,7 +240,18 @@ impl App {
         let begun = self.services.tracer.begin(entry, inner.map(Arc::as_ref), &arguments, &ctx);
         ctx.arm = begun.as_ref().map_or(Arm::None, |begun| begun.arm);
         let (caller, mut used) = (ctx.caller.clone(), usage::of_arguments(&arguments));
-        let result = entry.call(arguments, ctx, &self.cluster).await;
+        let over = caller.as_deref().and_then(|caller| self.services.meter.over(caller));
+        let mut result = match over {
+            Some(Over { tokens, used, beyond: Beyond::Stop }) if !inner.unwrap_or(entry).beyond_budget => {
+                Err(CallError::OverBudget { tokens, used })
+            }
+            _ => entry.call(arguments, ctx, &self.cluster).await,
+        };
+        if let (Ok(answer), Some(Over { tokens, used, beyond: Beyond::Warn | Beyond::Stop })) = (&mut result, over) {
+            answer.warning = Some(format!(
+                "Your passport has used {used} tokens of a budget of {tokens}: bring your work to an end, or ask an operator for more."
+            ));
+        }
         used.tokens_out = result.as_ref().map_or_else(|error| usage::tokens(&error.text()), |answer| usage::tokens(&answer.facts));
         if let Some(begun) = begun {
             self.services.tracer.end(begun, &result, used.tokens_in, used.tokens_out);
@@ -365,6 +382,7 @@ impl Gateway {
             }
         });
         let delivering = tokio::spawn(notices::deliver(app.cluster.clone(), WebhookKeys::new(&app.settings.session_key)));
+        let announcing = app.settings.slack.clone().map(|slack| tokio::spawn(notices::name_slack(app.cluster.clone(), slack)));
         let last = app.clone();
         let served = tokio::select! {
             () = connection::serve(listener, router(app), front, patience, connections, ending.clone()) => Ok(()),
@@ -379,6 +397,7 @@ impl Gateway {
         };
         counting.abort();
         delivering.abort();
+        announcing.inspect(|announcing| announcing.abort());
         last.services.meter.hand_over_all(&last.cluster, usage::LAST_WITHIN).await;
         last.services.tracer.hand_over_all(&last.cluster, Instant::now() + usage::LAST_WITHIN).await;
         served
@@ -435,6 +454,9 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/v1/webhooks", DECIDING, get(webhooks))
         .route("/v1/webhooks/{id}", DECIDING, put(put_webhook).delete(delete_webhook))
         .route("/v1/notices", DECIDING, get(list_notices))
+        .route("/v1/budgets", AnyScope(&[budgets::SCOPE]), get(list_budgets))
+        .route("/v1/budgets/{passport}", AnyScope(&[budgets::SCOPE]), put(put_budget).delete(delete_budget))
+        .route("/v1/kinds/{kind}", AnyScope(&[kinds::SCOPE]), put(put_kind))
         .route("/v1/projects", PROJECTS, post(create_project).fallback(only_post))
         .route("/v1/projects/{id}", PROJECTS, patch(change_project))
         .route("/v1/punchcards", CARDS, get(list_cards))
@@ -614,6 +636,22 @@ async fn delete_webhook(State(app): State<Arc<App>>, Path(id): Path<String>, req
 
 async fn list_notices(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     approvals::notices(&app, request).await
+}
+
+async fn list_budgets(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    budgets::list(&app, request).await
+}
+
+async fn put_budget(State(app): State<Arc<App>>, Path(passport): Path<String>, request: Request) -> Response<Body> {
+    budgets::put(&app, passport, request).await
+}
+
+async fn delete_budget(State(app): State<Arc<App>>, Path(passport): Path<String>, request: Request) -> Response<Body> {
+    budgets::delete(&app, passport, request).await
+}
+
+async fn put_kind(State(app): State<Arc<App>>, Path(kind): Path<String>, request: Request) -> Response<Body> {
+    kinds::put(&app, kind, request).await
 }
 
 async fn create_project(State(app): State<Arc<App>>, request: Request) -> Response<Body> {

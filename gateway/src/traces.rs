@@ -195,7 +195,7 @@ impl Tracer {
 
     /// Hands over what waits of one tenant.
     pub async fn hand_over(&self, cluster: &Cluster, tenant: &str, deadline: Instant) -> Result<(), CallError> {
-        self.outbox.hand_over(cluster, tenant, deadline, || self.take(tenant)).await
+        self.outbox.hand_over(cluster, tenant, deadline, || self.take(tenant), |_, _| {}).await
     }
 
     /// Takes as much as one command holds.

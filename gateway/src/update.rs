@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use quorate_domain::UnixMs;
 use quorate_domain::refusal::shown;
-use tokio::process::Command;
 
 use crate::cluster::now_unix_ms;
+use crate::git::{self, Place};
 
 /// The commit that this program was built from, where the build was told.
 pub const BINARY_COMMIT: Option<&str> = option_env!("QUORATE_COMMIT");
@@ -110,17 +110,8 @@ async fn distance(checkout: &Path, from: &str, to: &str) -> Result<Distance, Str
 
 /// One run of git, and what it printed.
 async fn git(checkout: &Path, arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new("git");
-    command.arg("-C").arg(checkout).args(arguments).env("GIT_OPTIONAL_LOCKS", "0").stdin(std::process::Stdio::null()).kill_on_drop(true);
-    let run = tokio::time::timeout(GIT_WITHIN, command.output()).await;
-    let output = run
-        .map_err(|_| format!("git took longer than {} s", GIT_WITHIN.as_secs()))?
-        .map_err(|error| format!("git can't be run: {error}"))?;
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("git {}: {}", arguments[0], shown(why.trim())));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
+    let run = git::run(Place::WorkingTree(checkout), arguments, GIT_WITHIN).await?;
+    run.map(|printed| printed.trim().to_string()).map_err(|said| format!("git {}: {}", arguments[0], shown(&said)))
 }
 
 #[cfg(test)]

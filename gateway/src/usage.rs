@@ -2,14 +2,17 @@
 //!
 //! A gateway that dies loses what it counted since the last time, a few seconds of calls. What the cluster may or may not have
 //! taken is repeated under the same request id, so that it counts once.
+//!
+//! The cluster's answer says which passports are beyond their budgets, and that holds here until their next counts are handed
+//! over: so a stop takes hold, and ends, within seconds and not at once.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use quorate_domain::Principal;
 use quorate_domain::limit::USAGE_ROWS_MAX;
-use quorate_domain::usage::{AddUsage, Used, anonymous};
+use quorate_domain::usage::{AddUsage, Beyond, Over, UsageAdded, Used, anonymous};
+use quorate_domain::{Principal, Tier};
 use serde_json::Value;
 
 use crate::call::CallError;
@@ -44,6 +47,8 @@ pub fn of_arguments(arguments: &Value) -> Used {
 pub struct Meter {
     /// By tenant and passport: as many as have called.
     waiting: Mutex<BTreeMap<String, BTreeMap<String, Used>>>,
+    /// By the same: those that are beyond their budgets, as far as the cluster has said.
+    over: Mutex<BTreeMap<String, BTreeMap<String, Over>>>,
     outbox: Outbox<AddUsage>,
 }
 
@@ -57,6 +62,25 @@ impl Meter {
             None => {
                 waiting.entry(caller.tenant.clone()).or_default().insert(caller.passport.clone(), used);
             }
+        }
+    }
+
+    /// The budget that a caller is beyond. Operators are warned and never stopped: they have to set it right.
+    pub fn over(&self, caller: &Principal) -> Option<Over> {
+        let over = *self.over.lock().expect("no panic under the lock").get(&caller.tenant)?.get(&caller.passport)?;
+        match (over.beyond, caller.tier) {
+            (Beyond::Stop, Tier::Operator) => Some(Over { beyond: Beyond::Warn, ..over }),
+            _ => Some(over),
+        }
+    }
+
+    fn judged(&self, counted: &AddUsage, answer: UsageAdded) {
+        let mut over = self.over.lock().expect("no panic under the lock");
+        let of_tenant = over.entry(counted.tenant.clone()).or_default();
+        of_tenant.retain(|passport, _| !counted.used.iter().any(|(counted, _)| counted == passport));
+        of_tenant.extend(answer.over);
+        if of_tenant.is_empty() {
+            over.remove(&counted.tenant);
         }
     }
 
@@ -75,7 +99,7 @@ impl Meter {
 
     /// Hands over what waits of one tenant.
     pub async fn hand_over(&self, cluster: &Cluster, tenant: &str, deadline: Instant) -> Result<(), CallError> {
-        self.outbox.hand_over(cluster, tenant, deadline, || self.take(tenant)).await
+        self.outbox.hand_over(cluster, tenant, deadline, || self.take(tenant), |counted, answer| self.judged(counted, answer)).await
     }
 
     /// Takes as many counts as one addition holds.
@@ -96,7 +120,6 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
-    use quorate_domain::Tier;
     use serde_json::json;
 
     use super::*;
@@ -107,6 +130,22 @@ mod tests {
         let used = of_arguments(&json!({ "token_budget": 30, "q": "x" }));
         assert_eq!(used, Used { calls: 1, tokens_in: 7, tokens_out: 0, declared_budget_in: 30 });
         assert_eq!(of_arguments(&json!({ "token_budget": "many" })).declared_budget_in, 0);
+    }
+
+    #[test]
+    fn who_is_beyond_a_budget_is_so_until_the_next_counts_say_otherwise_and_operators_are_not_stopped() {
+        let meter = Meter::default();
+        let caller = |tier| Principal { tenant: "acme".into(), passport: "p".into(), tier, scopes: Default::default() };
+        let counted = |who: &str| AddUsage { tenant: "acme".into(), used: vec![(who.into(), Used::default())] };
+        let over = Over { tokens: 1, used: 2, beyond: Beyond::Stop };
+        meter.judged(&counted("p"), UsageAdded { passports: 1, over: vec![("p".into(), over)] });
+        assert_eq!(meter.over(&caller(Tier::Elite)), Some(over));
+        assert_eq!(meter.over(&caller(Tier::Operator)), Some(Over { beyond: Beyond::Warn, ..over }));
+        assert_eq!(meter.over(&Principal { tenant: "other".into(), ..caller(Tier::Elite) }), None);
+        meter.judged(&counted("another"), UsageAdded { passports: 1, over: Vec::new() });
+        assert_eq!(meter.over(&caller(Tier::Elite)), Some(over));
+        meter.judged(&counted("p"), UsageAdded { passports: 1, over: Vec::new() });
+        assert_eq!(meter.over(&caller(Tier::Elite)), None);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! The gateway as its clients see it: raw HTTP in, and true rules behind it.
 
+mod budgets;
 mod cards;
 mod connections;
 mod console;
 mod decisions;
 mod fake;
+mod graph;
 mod handshake;
+mod plans;
 mod promises;
 
 use std::collections::BTreeMap;
@@ -124,14 +127,17 @@ async fn gateway(fake: &Fake, call_deadline_ms: u64) -> SocketAddr {
 }
 
 async fn gateway_of(fake: &Fake, call_deadline_ms: u64, audit_export_dir: Option<std::path::PathBuf>) -> SocketAddr {
+    gateway_with(fake, Config { audit_export_dir, call_deadline_ms, ..Config::default() }).await
+}
+
+/// A gateway with these settings, and what each needs to serve here.
+async fn gateway_with(fake: &Fake, settings: Config) -> SocketAddr {
     let config = Config {
         listen: "127.0.0.1:0".into(),
         nodes: fake.addresses(),
         session_key: "07".repeat(32),
         receipt_keys: vec![fake.receipt_key_hex()],
-        audit_export_dir,
-        call_deadline_ms,
-        ..Config::default()
+        ..settings
     };
     let gateway = Gateway::bind(config).await.unwrap();
     let address = gateway.address();
@@ -2016,6 +2022,11 @@ fn settings_that_can_not_work_stop_the_start() {
         Config { tls_ca: Some("ca.pem".into()), ..good.clone() },
         Config { connections_max: 1, ..good.clone() },
         Config { idle_timeout_ms: 0, ..good.clone() },
+        Config { execplans_root: Some("/nowhere/plans".into()), ..good.clone() },
+        Config { execplans_tenant: String::new(), ..good.clone() },
+        Config { approvals_slack_webhook_url: Some("hooks.slack.com/services/secret".into()), ..good.clone() },
+        Config { approvals_slack_webhook_url: Some("http://hooks.slack.com/services/secret".into()), ..good.clone() },
+        Config { approvals_slack_webhook_url: Some("https://hooks.slack.com/services/secret".into()), ..good.clone() },
     ] {
         all += &(told(config) + "\n");
     }
@@ -2034,6 +2045,11 @@ fn settings_that_can_not_work_stop_the_start() {
         `tls_ca` belongs together with tls_certificate and tls_key: set all three, or none of them
         `connections_max` is 2 or more, not 1
         `idle_timeout_ms` is 100 to 86400000, not 0
+        `execplans_root` names a folder that can't be read: No such file or directory (os error 2)
+        `execplans_tenant` names no tenant: `tenant` must not be empty
+        `approvals_slack_webhook_url` `url` must be an `https://` or `http://` address without user name and spaces
+        `approvals_slack_webhook_url` may not be called: x
+        fine
     "#]],
     );
 }

@@ -301,6 +301,7 @@ fn what_the_graph_joins_to_a_result_is_found_with_it() {
         kind: "repo".into(),
         id: id.into(),
         payload: serde_json::json!({ "id": id, "slug": id, "name": text }),
+        kind_revision: None,
     };
     world.does(mara(), entity("gateway", "terminates the protocol"));
     world.does(mara(), entity("ledger", "keeps accounts"));

@@ -1,7 +1,7 @@
 //! How long lists and traversals take on a large board and graph: 10,000 items of work that were moved 100,000 times, 50,000
 //! entities and 200,000 edges, made by the true rules in a state on disk.
 //!
-//!     cargo run -p quorate-storage --example coordination
+//!     cargo build --workspace --examples && target/debug/examples/coordination
 //!
 //! Each query runs on a view of its own, as on a node, its answer encoded; network and gateway are not in it. Prints one line a
 //! kind of query: how often, how many rows the largest page had, p50, p95 and the longest.
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quorate_domain::approval::ListApprovals;
 use quorate_domain::coord::CoordStatus;
-use quorate_domain::graph::{EdgeEnds, EntityHistory, ListEdges, ListEntitiesOfKind, UpsertEdge, UpsertEntity};
+use quorate_domain::graph::{EdgeEnds, EntityHistory, ListEdges, ListEntitiesOfKind, Toward, UpsertEdge, UpsertEntity, WalkGraph};
 use quorate_domain::machine::{self, Body, Call, Entry};
 use quorate_domain::overlay::Overlay;
 use quorate_domain::work::{CreateWork, DEFAULT_PROJECT, GetWork, ListWork, MoveWork, State, StatusFeed, Work};
@@ -125,6 +125,7 @@ fn main() {
         kind: "agent_trace_node".into(),
         id: node(n),
         payload: json!({ "tool": "punch_in", "summary": format!("step {n} of a long day") }),
+        kind_revision: None,
     }));
     replica.apply((0..EDGES).map(|n| {
         let (from, to) = (n % ENTITIES, n.wrapping_mul(2_654_435_761) % ENTITIES);
@@ -195,5 +196,18 @@ fn main() {
         from_id: Some(node(n * 31 % ENTITIES)),
         ..edges.clone()
     });
+    for (name, depth, toward) in
+        [("2 edges out", 2, Toward::Out), ("3 edges both ways", 3, Toward::Both), ("5 edges both ways", 5, Toward::Both)]
+    {
+        replica.measure(&format!("graph_traverse, {name}"), |n| WalkGraph {
+            kind: "agent_trace_node".into(),
+            id: node(n * 31 % ENTITIES),
+            toward,
+            edge_kinds: Vec::new(),
+            depth,
+            limit: 1_000,
+            cursor: None,
+        });
+    }
     replica.measure("edge_list to an entity", |n| ListEdges { to_kind: kind(), to_id: Some(node(n * 31 % ENTITIES)), ..edges.clone() });
 }

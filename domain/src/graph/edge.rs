@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::entity::{self, ROWS_BYTES};
+use super::walk::Toward;
 use super::{check_payload, kind};
 use crate::codec;
 use crate::cursor::Cursors;
@@ -14,7 +15,6 @@ use crate::event;
 use crate::identity::check_name;
 use crate::key::Key;
 use crate::limit::{REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX};
-use crate::query;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, Stamp, UnixMs};
@@ -143,14 +143,15 @@ pub struct UpsertEdge {
 impl UpsertEdge {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Edge> {
         let Self { ends, payload } = self;
-        let checked = ends
-            .check_names()
-            .and_then(|()| kind::check_edge(&ends.from_kind, &ends.edge_kind, &ends.to_kind))
-            .and_then(|()| payload.as_ref().map_or(Ok(()), check_payload));
+        let checked = ends.check_names().and_then(|()| payload.as_ref().map_or(Ok(()), check_payload));
+        let tenant = &at.caller.tenant;
+        let checked = match checked {
+            Ok(()) => kind::check_edge(tx, tenant, &ends.from_kind, &ends.edge_kind, &ends.to_kind)?,
+            Err(refusal) => Err(refusal),
+        };
         if let Err(refusal) = checked {
             return Ok(Err(refusal));
         }
-        let tenant = &at.caller.tenant;
         for (kind, id) in [(&ends.from_kind, &ends.from_id), (&ends.to_kind, &ends.to_id)] {
             if entity::current(tx, tenant, kind, id)?.is_none_or(|entity| entity.deleted) {
                 return Ok(Err(Refusal::not_found(kind.clone(), id.clone())));
@@ -200,16 +201,32 @@ impl DeleteEdge {
 
 /// Kind and id of what live edges join to an entity, in either direction; so many rows of each are looked at.
 pub(crate) fn neighbours(view: &impl Read, tenant: &str, kind: &str, id: &str, rows: usize) -> Result<Vec<(String, String)>, StorageError> {
-    let from = view.page::<Edge>(tenant, &Key::new().text(kind).text(id), None, rows)?;
-    let out = from.items.into_iter().filter(|edge| !edge.deleted).map(|edge| (edge.ends.to_kind, edge.ends.to_id));
-    let mut found: Vec<(String, String)> = out.collect();
-    let (to, _) = view.page_bytes(Table::Index, &by_target(tenant).text(kind).text(id), None, rows)?;
-    for (_, points_to) in to {
-        let edge: Option<Edge> = view.get(tenant, &Key::new().raw(&points_to))?;
-        let edge = edge.ok_or_else(|| StorageError::corrupt("a row points to no edge"))?;
-        found.extend((!edge.deleted).then_some((edge.ends.from_kind, edge.ends.from_id)));
+    let (out, _) = edges_of(view, tenant, kind, id, Toward::Out, rows)?;
+    let (to, _) = edges_of(view, tenant, kind, id, Toward::In, rows)?;
+    let targets = out.into_iter().filter(|edge| !edge.deleted).map(|edge| (edge.ends.to_kind, edge.ends.to_id));
+    let sources = to.into_iter().filter(|edge| !edge.deleted).map(|edge| (edge.ends.from_kind, edge.ends.from_id));
+    Ok(targets.chain(sources).collect())
+}
+
+/// Edges that leave an entity, or lead to it, deleted ones too: at most `rows`, and whether these are all.
+pub(super) fn edges_of(
+    view: &impl Read,
+    tenant: &str,
+    kind: &str,
+    id: &str,
+    toward: Toward,
+    rows: usize,
+) -> Result<(Vec<Edge>, bool), StorageError> {
+    if toward == Toward::In {
+        let (found, next) = view.page_bytes(Table::Index, &by_target(tenant).text(kind).text(id), None, rows)?;
+        let edge = |(_, points_to): (Vec<u8>, Vec<u8>)| {
+            let edge: Option<Edge> = view.get(tenant, &Key::new().raw(&points_to))?;
+            edge.ok_or_else(|| StorageError::corrupt("a row points to no edge"))
+        };
+        return Ok((found.into_iter().map(edge).collect::<Result<_, _>>()?, next.is_none()));
     }
-    Ok(found)
+    let found = view.page::<Edge>(tenant, &Key::new().text(kind).text(id), None, rows)?;
+    Ok((found.items, found.next.is_none()))
 }
 
 /// One edge that is not deleted, or none.
@@ -290,7 +307,7 @@ impl ListEdges {
         }
         let tenant = &at.caller.tenant;
         let cursors = Cursors::of("graph edges", &at.caller, &(self.filters(), self.include_deleted));
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };

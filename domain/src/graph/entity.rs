@@ -10,10 +10,9 @@ use crate::event;
 use crate::identity::check_name;
 use crate::key::Key;
 use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES};
-use crate::query;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
-use crate::stamp::{ReadStamp, Stamp, UnixMs};
+use crate::stamp::{ReadStamp, Revision, Stamp, UnixMs};
 use crate::tx::{Read, StorageError, Table, Tx};
 use crate::work;
 
@@ -105,18 +104,34 @@ pub struct UpsertEntity {
     pub kind: String,
     pub id: String,
     pub payload: Value,
+    /// Of a kind that the tenant registered: the registration whose schema the payload was held to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind_revision: Option<Revision>,
 }
 
 impl UpsertEntity {
     pub fn apply(self, tx: &mut impl Tx, at: &Stamp) -> Applied<Entity> {
         let checked = check_names(&self.kind, &self.id)
-            .and_then(|()| kind::check("kind", &self.kind))
-            .and_then(|_| check_payload(&self.payload))
+            .and_then(|()| check_payload(&self.payload))
             .and_then(|()| feature::check(&self.kind, &self.payload));
-        if let Err(refusal) = checked {
-            return Ok(Err(refusal));
-        }
         let tenant = &at.caller.tenant;
+        let checked = match checked {
+            Ok(()) => kind::check(tx, tenant, "kind", &self.kind)?,
+            Err(refusal) => Err(refusal),
+        };
+        let registration = match checked {
+            Ok(registration) => registration,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        if registration.revision != self.kind_revision {
+            let told = |revision: Option<Revision>| revision.map_or("none".into(), |revision| format!("revision {revision}"));
+            return Ok(Err(Refusal::Changed {
+                what: "kind".into(),
+                id: self.kind,
+                expected: told(self.kind_revision),
+                found: told(registration.revision),
+            }));
+        }
         let before = current(tx, tenant, &self.kind, &self.id)?;
         let next = Entity {
             tenant: tenant.clone(),
@@ -202,7 +217,7 @@ impl ListEntitiesOfKind {
             return Ok(Err(refusal));
         }
         let cursors = Cursors::of("graph entities", &at.caller, &(kind, self.include_deleted));
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -243,7 +258,7 @@ impl EntityHistory {
         }
         let tenant = &at.caller.tenant;
         let cursors = Cursors::of("versions of an entity", &at.caller, &(&self.kind, &self.id));
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };

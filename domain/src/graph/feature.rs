@@ -32,7 +32,6 @@ use crate::cursor::Cursors;
 use crate::identity::{check_name, check_name_start, check_text};
 use crate::key::Key;
 use crate::limit::{FEATURE_SCAN_BYTES_MAX, LIST_MAX, REPLY_WRAPPER_BYTES, STATE_BYTES_MAX};
-use crate::query;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, Stamp};
@@ -363,7 +362,7 @@ impl SuggestFeature {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Suggestions> {
         let tenant = &at.caller.tenant;
         let cursors = Cursors::of("gaps of capabilities", &at.caller, &());
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -436,7 +435,7 @@ impl FindFeatureFiles {
             return Ok(Err(refusal));
         }
         let cursors = Cursors::of("files of capabilities", &at.caller, &self.path);
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };

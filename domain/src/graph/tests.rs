@@ -17,7 +17,7 @@ fn ends(from: &str, edge_kind: &str, to: &str) -> EdgeEnds {
 
 fn capability(id: &str) -> UpsertEntity {
     let payload = json!({ "id": id, "name": id, "system": "core", "maturity": "built" });
-    UpsertEntity { kind: "capability".into(), id: id.into(), payload }
+    UpsertEntity { kind: "capability".into(), id: id.into(), payload, kind_revision: None }
 }
 
 struct Graph(World);

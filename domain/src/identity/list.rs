@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use super::{Passport, Token, check_name};
 use crate::cursor::Cursors;
 use crate::key::Key;
-use crate::query;
 use crate::record::{CLUSTER, Kind, ReadRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{Principal, ReadStamp, UnixMs};
@@ -36,7 +35,7 @@ pub struct Passports {
 impl ListPassports {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Passports> {
         let cursors = Cursors::of("passports", &at.caller, &());
-        let checked = query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?)));
+        let checked = cursors.page(self.limit, self.cursor.as_deref());
         let (limit, from) = match (needs_admin(&at.caller), checked) {
             (Some(refusal), _) | (None, Err(refusal)) => return Ok(Err(refusal)),
             (None, Ok(checked)) => checked,
@@ -74,7 +73,7 @@ pub struct Tokens {
 impl ListTokens {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Tokens> {
         let cursors = Cursors::of("tokens", &at.caller, &self.passport);
-        let checked = query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?)));
+        let checked = cursors.page(self.limit, self.cursor.as_deref());
         let (limit, from) = match (needs_admin(&at.caller).or_else(|| check_name("passport", &self.passport)), checked) {
             (Some(refusal), _) | (None, Err(refusal)) => return Ok(Err(refusal)),
             (None, Ok(checked)) => checked,

@@ -168,7 +168,7 @@ impl ListBlocked {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let cursors = Cursors::of("blocked", &at.caller, &(&self.resource, &self.holder_passport));
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -280,4 +280,52 @@ fn merge(view: &impl Read, orders: &[Key], from: &[u8], limit: usize) -> Result<
     let next = rows.get(limit).map(|(position, _)| position.clone());
     rows.truncate(limit);
     Ok((rows.into_iter().map(|(_, id)| id).collect(), next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::punchcard::PunchIn;
+    use crate::transcript::{World, person};
+
+    fn punch_in(world: &mut World, time: &str, who: &str, resource: &str, wait_ms: u64) {
+        let command = PunchIn {
+            resource: resource.into(),
+            holder_passport: who.into(),
+            tenant_id: None,
+            mode: None,
+            reason: Some("a fix".into()),
+            ttl_ms: Some(600_000),
+            expires_at: None,
+            wait_ms: Some(wait_ms),
+            ..PunchIn::default()
+        };
+        world.call(time, person(who), None, command).unwrap();
+    }
+
+    fn list_of(limit: u64, cursor: Option<String>) -> ListBlocked {
+        ListBlocked { resource: None, holder_passport: None, limit, cursor }
+    }
+
+    #[test]
+    fn those_who_wait_are_listed_page_by_page_until_their_wait_is_over() {
+        let mut world = World::new();
+        punch_in(&mut world, "0s", "mara", "file://a", 0);
+        punch_in(&mut world, "0s", "mara", "file://b", 0);
+        punch_in(&mut world, "1s", "jon", "file://b", 60_000);
+        punch_in(&mut world, "2s", "ada", "file://a", 10_000);
+        let mut list = |time: &str, cursor: Option<String>| {
+            let found = world.ask(time, person("olga"), list_of(1, cursor)).unwrap();
+            let told: Vec<String> =
+                found.waiters.iter().map(|waiter| format!("{} {} {}", waiter.holder, waiter.resource, waiter.left_ms)).collect();
+            (told, found.next_cursor)
+        };
+        let (first, cursor) = list("3s", None);
+        assert_eq!(first, ["ada file://a 9000"]);
+        let (second, end) = list("3s", cursor);
+        assert_eq!((second, end), (vec!["jon file://b 58000".to_string()], None));
+        assert_eq!(list("30s", None).0, Vec::<String>::new(), "ada's wait is over");
+        let strangers = world.ask("30s", crate::Principal { tenant: "other".into(), ..person("olga") }, list_of(9, None));
+        assert_eq!(strangers.unwrap().waiters, []);
+    }
 }

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use super::{Link, body_key, head, read_body};
 use crate::codec;
 use crate::cursor::Cursors;
-use crate::query;
 use crate::record::{Kind, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, Revision, UnixMs};
@@ -46,7 +45,7 @@ impl ListReceipts {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Receipts> {
         let tenant = &at.caller.tenant;
         let cursors = Cursors::of("receipts", &at.caller, &());
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };

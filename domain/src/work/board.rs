@@ -8,7 +8,6 @@ use crate::codec;
 use crate::cursor::Cursors;
 use crate::identity::{check_name, check_tenant};
 use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, REPLY_WRAPPER_BYTES, WORK_JSON_BYTES_MAX};
-use crate::query;
 use crate::record::{Kind, ReadRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
@@ -90,7 +89,7 @@ impl ListWork {
         }
         let project = self.project_id.as_deref();
         let cursors = Cursors::of("work", &at.caller, &(self.state, self.pending_approval, assignee, project, self.ready));
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -167,7 +166,7 @@ impl GetWork {
             return Ok(Err(Refusal::not_found("work", self.work_id)));
         };
         let cursors = Cursors::of("comments", &at.caller, &self.work_id);
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };

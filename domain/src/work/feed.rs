@@ -7,7 +7,6 @@ use crate::flag;
 use crate::identity::check_name;
 use crate::key::Key;
 use crate::limit::{REPLY_BYTES_MAX, REPLY_WRAPPER_BYTES};
-use crate::query;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, Revision, Stamp, UnixMs};
@@ -137,7 +136,7 @@ impl StatusFeed {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Feed> {
         let (tenant, work_id) = (&at.caller.tenant, self.work_id.as_deref());
         let cursors = Cursors::of("status feed", &at.caller, &work_id);
-        let checked = query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?)));
+        let checked = cursors.page(self.limit, self.cursor.as_deref());
         let (limit, from) = match checked {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),

@@ -236,7 +236,7 @@ impl GetProject {
             return Ok(Err(Refusal::not_found("project", self.project_id)));
         };
         let cursors = Cursors::of("members", &at.caller, &self.project_id);
-        let (limit, from) = match query::rows(self.limit).and_then(|limit| Ok((limit, cursors.open_from(self.cursor.as_deref())?))) {
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };

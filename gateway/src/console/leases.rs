@@ -7,7 +7,7 @@ use axum::extract::Path;
 use axum::http::Response;
 use maud::{Markup, html};
 use quorate_domain::Revision;
-use quorate_domain::punchcard::{self, ListWaiters, Mode, Punchcard, Status, Waiter};
+use quorate_domain::punchcard::{self, Blocked, ListBlocked, Mode, Punchcard, Status};
 use quorate_domain::resource::{Resource, Scheme};
 use serde_json::json;
 
@@ -36,7 +36,8 @@ async fn map_page(visit: &Visit) -> Result<Page, CallError> {
         cursor: visit.owned("cursor"),
     };
     let held = visit.ask::<punchcards::ListPunchcards, _>(query).await?;
-    let waiting = visit.ask::<punchcards::ListPunchcards, _>(ListWaiters { limit: ROWS, cursor: None }).await?;
+    let waiting = ListBlocked { resource: None, holder_passport: None, limit: ROWS, cursor: None };
+    let waiting = visit.ask::<punchcards::ListPunchcards, _>(waiting).await?;
     let forest = Forest::of(&held.punchcards, &waiting.waiters);
     let body = html! {
         form.filter method="get" {
@@ -74,7 +75,7 @@ fn counted(count: usize, what: &str) -> String {
 struct Tree<'a> {
     /// Cards on this very place, and whether on all that is in it too.
     cards: Vec<(&'a Punchcard, bool)>,
-    waiters: Vec<&'a Waiter>,
+    waiters: Vec<&'a Blocked>,
     inside: BTreeMap<String, Tree<'a>>,
 }
 
@@ -93,7 +94,7 @@ struct Forest<'a> {
 }
 
 impl<'a> Forest<'a> {
-    fn of(cards: &'a [Punchcard], waiters: &'a [Waiter]) -> Self {
+    fn of(cards: &'a [Punchcard], waiters: &'a [Blocked]) -> Self {
         let mut forest =
             Self { trees: [("Files and folders", Tree::default()), ("Services", Tree::default()), ("Deployments", Tree::default())] };
         for card in cards {
@@ -250,9 +251,10 @@ pub async fn release(Path(id): Path<String>, act: Act) -> Response<Body> {
 mod tests {
     use super::*;
 
-    fn waiter(holder: &str, resource: &str, since: u64) -> Waiter {
+    fn waiter(holder: &str, resource: &str, since: u64) -> Blocked {
         let (ticket, holder, resource) = (holder.to_string(), holder.to_string(), resource.to_string());
-        Waiter { ticket, resource, holder, mode: Mode::Modify, reason: None, since: Revision(since), left_ms: 1_000 }
+        let (since, behind) = (Revision(since), Vec::new());
+        Blocked { ticket, holder, resource, mode: Mode::Modify, reason: None, since, left_ms: 1_000, behind, more_behind: false }
     }
 
     #[test]

@@ -22,8 +22,10 @@ use crate::cluster::Consistency;
 use crate::edge;
 use crate::events;
 use crate::limit::{CONSOLE_ASKED_FOR, CONSOLE_READ_WITHIN, CONSOLE_STALE_MS, STANDING_STALE_MS_MAX};
+use crate::plans;
 use crate::registry::{Answer, Tool};
 use crate::server::App;
+use crate::tools::work::ListWork;
 
 type Pairs = Vec<(String, String)>;
 
@@ -114,6 +116,16 @@ impl Visit {
         self.revision.fetch_min(served.revision.0, Relaxed);
         self.age_ms.fetch_max(served.age_ms, Relaxed);
         Ok(found)
+    }
+
+    /// The plans of the team, as `list_work` shows them; none where this gateway reads none for it.
+    pub async fn plans(&self) -> Result<Option<plans::Rows>, CallError> {
+        let plans = &self.app.services.plans;
+        if !plans.are_for(&self.caller) {
+            return Ok(None);
+        }
+        let ask = |query| async move { self.ask::<ListWork, _>(query).await.map(|told| (told, Revision(0))) };
+        plans.rows(&self.caller, "", None, ask).await.map(Some)
     }
 
     /// Runs a tool, as whoever is signed in. `once` names the intent: the same form sent twice has one effect.

@@ -11,6 +11,7 @@ use super::page::Page;
 use super::parts::{ago, badge, link, more, nothing, segment};
 use super::visit::Visit;
 use crate::call::CallError;
+use crate::plans;
 use crate::tools::work;
 
 /// Items of one column, and of a list of one state.
@@ -48,6 +49,7 @@ fn ask(visit: &Visit, state: State, limit: u64, cursor: Option<String>) -> ListW
 async fn columns(visit: &Visit) -> Result<Page, CallError> {
     let asked = STATES.into_iter().map(|state| visit.ask::<work::ListWork, _>(ask(visit, state, COLUMN, None)));
     let found = try_join_all(asked).await?;
+    let plans = visit.plans().await?;
     let body = html! {
         (filter(visit))
         div.board #board data-live {
@@ -60,8 +62,17 @@ async fn columns(visit: &Visit) -> Result<Page, CallError> {
                 }
             }
         }
+        @if let Some(plans) = &plans {
+            section #plans aria-label="Plans" data-live {
+                h2 { "Plans " span.count { (plans.rows.len()) } }
+                p.quiet { "From ExecPlan files, which are changed where they lie." }
+                @for problem in &plans.problems { p.notice.warn { (problem) } }
+                @for row in &plans.rows { (plan(row)) }
+                @if plans.rows.is_empty() { (nothing("None")) }
+            }
+        }
     };
-    Ok(Page { title: "Work".into(), kinds: &["work."], body, ..Page::default() })
+    Ok(Page { title: "Work".into(), kinds: &["work.", "fact."], body, ..Page::default() })
 }
 
 async fn one_state(visit: &Visit, state: State) -> Result<Page, CallError> {
@@ -120,6 +131,20 @@ fn card(item: &Work) -> Markup {
                 @if item.assignee.is_empty() { "nobody" } @else { (item.assignee) }
                 ", " (ago(item.updated_at))
                 @if item.comments > 0 { ", " (item.comments) @if item.comments == 1 { " comment" } @else { " comments" } }
+            }
+        }
+    }
+}
+
+fn plan(row: &plans::Row) -> Markup {
+    html! {
+        article.item id=(row.id()) {
+            h3 { (badge(tone(row.state), name(row.state))) " " (row.plan.title.as_deref().unwrap_or(&row.slug)) }
+            @if let Some(status) = &row.plan.status { p.text { (status) } }
+            p.quiet {
+                (row.slug)
+                @if let Some(by) = &row.plan.superseded_by { ", superseded by " (by) }
+                ", changed " (ago(row.changed_at))
             }
         }
     }

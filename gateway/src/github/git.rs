@@ -1,23 +1,16 @@
 //! A repository on this machine as a source of commits, read by running `git`.
-//!
-//! `git` itself reads every repository that it writes, of any format and age, is there wherever repositories are, and is kept safe by
-//! those who keep it. A repository's own configuration could name programs to run, so all that `git log` would run is switched off:
-//! hooks and file monitors, signature checks, external diffs, pagers, prompts, and fetching of missing objects.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use quorate_domain::corpus::Told;
-use tokio::io::AsyncReadExt;
-use tokio::process::Command;
 
 use super::shape::Commit;
+use crate::git::{self, Place};
 
 const WITHIN: Duration = Duration::from_secs(60);
-/// Commits and bytes of one reading; the next one goes on.
+/// Commits of one reading; the next one goes on.
 const COMMITS_MAX: usize = 5_000;
-const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 /// Hash, parents, author, time and message, each ended by a NUL.
 const FORMAT: &str = "--format=format:%H%x00%P%x00%an%x00%cI%x00%B%x00";
 const FIELDS: usize = 5;
@@ -84,53 +77,13 @@ fn commits(output: &str) -> Vec<Told> {
 
 /// What `git` prints; `None` when it ends with an error.
 async fn run(path: &Path, arguments: &[&str]) -> Result<Option<String>, String> {
-    let mut command = Command::new("git");
-    command.arg("--no-pager").arg(format!("--git-dir={}", path.display()));
-    for setting in [
-        "safe.directory=*",
-        "core.fsmonitor=false",
-        "core.hooksPath=/dev/null",
-        "core.pager=cat",
-        "log.showSignature=false",
-        "gpg.program=false",
-        "gpg.ssh.program=false",
-        "protocol.allow=never",
-        "core.sshCommand=false",
-    ] {
-        command.arg("-c").arg(setting);
-    }
-    command.args(arguments).env_clear().current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    if let Some(path) = std::env::var_os("PATH") {
-        command.env("PATH", path);
-    }
-    for (name, value) in [
-        ("GIT_CONFIG_NOSYSTEM", "1"),
-        ("GIT_CONFIG_GLOBAL", "/dev/null"),
-        ("GIT_NO_LAZY_FETCH", "1"),
-        ("GIT_NO_REPLACE_OBJECTS", "1"),
-        ("GIT_TERMINAL_PROMPT", "0"),
-        ("GIT_OPTIONAL_LOCKS", "0"),
-        ("LC_ALL", "C"),
-        ("TZ", "UTC"),
-    ] {
-        command.env(name, value);
-    }
-    let mut child = command.kill_on_drop(true).spawn().map_err(|error| format!("`git` can't be run: {error}"))?;
-    let output = child.stdout.take().ok_or("`git` has no output")?;
-    let whole = async {
-        let mut bytes = Vec::new();
-        output.take(OUTPUT_BYTES_MAX + 1).read_to_end(&mut bytes).await.map_err(|error| format!("`git` can't be read: {error}"))?;
-        if bytes.len() as u64 > OUTPUT_BYTES_MAX {
-            return Err(format!("`git` printed more than {OUTPUT_BYTES_MAX} bytes"));
-        }
-        let status = child.wait().await.map_err(|error| format!("`git` did not end: {error}"))?;
-        Ok(status.success().then(|| String::from_utf8_lossy(&bytes).into_owned()))
-    };
-    tokio::time::timeout(WITHIN, whole).await.map_err(|_| format!("`git` took more than {} s", WITHIN.as_secs()))?
+    Ok(git::run(Place::Repository(path), arguments, WITHIN).await?.ok())
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::process::Command;
+
     use super::*;
 
     async fn git(path: &Path, arguments: &[&str]) {

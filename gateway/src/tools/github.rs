@@ -1,7 +1,7 @@
 //! The corpus of repositories that a connector reads: commits, pull requests, issues and comments.
 
 use quorate_domain::corpus::{self, CorpusItems, ItemKind, ListCorpus, SearchCorpus};
-use quorate_domain::{Revision, UnixMs};
+use quorate_domain::{Refusal, Revision, UnixMs};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -12,8 +12,13 @@ use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
 
 /// Items when no number is given.
-const ITEMS: u64 = 20;
-const COMMENTS: u64 = 50;
+fn items() -> u64 {
+    20
+}
+
+fn comments() -> u64 {
+    50
+}
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Found {
@@ -66,9 +71,9 @@ pub struct GithubSearch {
     query: String,
     /// `owner/repo`; absent: all that are read.
     repo: Option<String>,
-    /// Items of this page: 20 when absent, at most 1,000. Fewer come when they fill a reply.
-    #[schemars(range(min = 1, max = 1_000))]
-    top_k: Option<u64>,
+    /// Items of this page, 1 to 1,000. Fewer come when they fill a reply.
+    #[serde(default = "items")]
+    top_k: u64,
     /// `next_cursor` of the reply before.
     cursor: Option<String>,
 }
@@ -88,7 +93,14 @@ impl Tool for GithubSearch {
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Found>, CallError> {
         let Self { query, repo, top_k, cursor } = self;
-        let (items, served) = cluster.read(ctx, SearchCorpus { query, repo, limit: top_k.unwrap_or(ITEMS), cursor }).await?;
+        let asked = cluster.read(ctx, SearchCorpus { query, repo, limit: top_k, cursor }).await;
+        let (items, served) = asked.map_err(|error| match error {
+            // It has another name here.
+            CallError::Refused(Refusal::Invalid { field, problem }) if field == "limit" => {
+                CallError::Refused(Refusal::Invalid { field: "top_k".into(), problem })
+            }
+            error => error,
+        })?;
         Ok(found(items, served.revision))
     }
 }
@@ -101,9 +113,9 @@ impl Tool for GithubSearch {
 pub struct GithubRecentCommits {
     /// `owner/repo`.
     repo: String,
-    /// Items of this page: 20 when absent, at most 1,000. Fewer come when they fill a reply.
-    #[schemars(range(min = 1, max = 1_000))]
-    limit: Option<u64>,
+    /// Items of this page, 1 to 1,000. Fewer come when they fill a reply.
+    #[serde(default = "items")]
+    limit: u64,
     /// `next_cursor` of the reply before.
     cursor: Option<String>,
 }
@@ -123,7 +135,6 @@ impl Tool for GithubRecentCommits {
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Found>, CallError> {
         let Self { repo, limit, cursor } = self;
-        let limit = limit.unwrap_or(ITEMS);
         list(ctx, cluster, ListCorpus { kind: ItemKind::Commit, repo: Some(repo), is_open: true, label: None, since: None, limit, cursor })
             .await
     }
@@ -137,9 +148,9 @@ impl Tool for GithubRecentCommits {
 pub struct GithubOpenPrs {
     /// `owner/repo`.
     repo: String,
-    /// Items of this page: 20 when absent, at most 1,000. Fewer come when they fill a reply.
-    #[schemars(range(min = 1, max = 1_000))]
-    limit: Option<u64>,
+    /// Items of this page, 1 to 1,000. Fewer come when they fill a reply.
+    #[serde(default = "items")]
+    limit: u64,
     /// `next_cursor` of the reply before.
     cursor: Option<String>,
 }
@@ -159,7 +170,7 @@ impl Tool for GithubOpenPrs {
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Found>, CallError> {
         let Self { repo, limit, cursor } = self;
-        let (kind, limit) = (ItemKind::PullRequest, limit.unwrap_or(ITEMS));
+        let kind = ItemKind::PullRequest;
         list(ctx, cluster, ListCorpus { kind, repo: Some(repo), is_open: true, label: None, since: None, limit, cursor }).await
     }
 }
@@ -174,9 +185,9 @@ pub struct GithubOpenIssues {
     repo: String,
     /// Only issues with this label, as it is written.
     label: Option<String>,
-    /// Items of this page: 20 when absent, at most 1,000. Fewer come when they fill a reply.
-    #[schemars(range(min = 1, max = 1_000))]
-    limit: Option<u64>,
+    /// Items of this page, 1 to 1,000. Fewer come when they fill a reply.
+    #[serde(default = "items")]
+    limit: u64,
     /// `next_cursor` of the reply before.
     cursor: Option<String>,
 }
@@ -196,7 +207,6 @@ impl Tool for GithubOpenIssues {
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Found>, CallError> {
         let Self { repo, label, limit, cursor } = self;
-        let limit = limit.unwrap_or(ITEMS);
         list(ctx, cluster, ListCorpus { kind: ItemKind::Issue, repo: Some(repo), is_open: true, label, since: None, limit, cursor }).await
     }
 }
@@ -209,9 +219,9 @@ impl Tool for GithubOpenIssues {
 pub struct GithubCommentsSince {
     /// Comments posted at or after this, in RFC 3339 such as `2026-01-31T00:00:00Z`; absent: however old.
     since: Option<String>,
-    /// Items of this page: 50 when absent, at most 1,000. Fewer come when they fill a reply.
-    #[schemars(range(min = 1, max = 1_000))]
-    limit: Option<u64>,
+    /// Items of this page, 1 to 1,000. Fewer come when they fill a reply.
+    #[serde(default = "comments")]
+    limit: u64,
     /// `next_cursor` of the reply before.
     cursor: Option<String>,
 }
@@ -237,7 +247,6 @@ impl Tool for GithubCommentsSince {
                 CallError::arguments("`since` is no RFC 3339 time", "Write it with an offset, such as `2026-01-31T00:00:00Z`.")
             })?),
         };
-        let limit = limit.unwrap_or(COMMENTS);
         list(ctx, cluster, ListCorpus { kind: ItemKind::Comment, repo: None, is_open: true, label: None, since, limit, cursor }).await
     }
 }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use quorate_domain::graph::{self, kind};
+use quorate_domain::graph;
+use quorate_domain::graph::kind::{self, KindView, Registration};
 use quorate_domain::limit::LIST_DEFAULT;
+use quorate_domain::refusal::shown;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -75,24 +77,35 @@ pub struct EntityUpsert {
     payload: Map<String, Value>,
 }
 
-/// The schemas of the kinds, over an object whose only member is the payload, so that errors name it.
-static PAYLOADS: LazyLock<BTreeMap<&str, jsonschema::Validator>> = LazyLock::new(|| {
-    let of = |registration: kind::Registration| {
-        let whole = json!({ "properties": { "payload": registration.json_schema } });
-        // A test compiles each.
-        (registration.kind, jsonschema::validator_for(&whole).expect("a registered schema compiles"))
-    };
-    kind::all().into_iter().map(of).collect()
+/// The schemas of the kinds that are there for every team.
+static BUILT_IN: LazyLock<BTreeMap<String, jsonschema::Validator>> = LazyLock::new(|| {
+    // A test compiles each.
+    let of = |kind: Registration| (kind.kind, validator(&kind.json_schema).expect("a schema of ours compiles"));
+    kind::built_in().into_iter().map(of).collect()
 });
 
-/// Holds a payload to its kind's schema; a kind that is not registered is refused with the command.
-fn check_payload(kind: &str, payload: Map<String, Value>) -> Result<Value, CallError> {
-    let Some(validator) = PAYLOADS.get(kind) else { return Ok(Value::Object(payload)) };
-    let whole = json!({ "payload": payload });
+/// A payload's schema over an object whose only member is the payload, so that errors name it. An error: it is no schema.
+fn validator(json_schema: &Value) -> Result<jsonschema::Validator, String> {
+    jsonschema::meta::validate(json_schema).map_err(|error| error.to_string())?;
+    jsonschema::validator_for(&json!({ "properties": { "payload": json_schema } })).map_err(|error| error.to_string())
+}
+
+/// Whether a text is a JSON Schema that payloads can be held to.
+pub fn check_schema(json_schema: &Value) -> Result<(), CallError> {
+    let refused = |problem: String| {
+        let fix = "Write it in JSON Schema, without `$ref` to other documents.";
+        CallError::arguments(format!("`json_schema` can't be used: {}", shown(&problem)), fix)
+    };
+    validator(json_schema).map(|_| ()).map_err(refused)
+}
+
+/// Holds a payload to its kind's schema.
+fn check_payload(kind: &str, validator: &jsonschema::Validator, payload: Map<String, Value>) -> Result<Value, CallError> {
+    let mut whole = json!({ "payload": payload });
     let problem = validator.iter_errors(&whole).next().map(|error| explain(&error));
     match problem {
-        None => Ok(Value::Object(payload)),
-        Some(problem) => Err(CallError::arguments(problem, format!("`kind_get` shows the schema of a `{kind}`."))),
+        None => Ok(whole["payload"].take()),
+        Some(problem) => Err(CallError::arguments(problem, format!("`kind_get` shows the schema of a `{}`.", shown(kind)))),
     }
 }
 
@@ -110,8 +123,19 @@ impl Tool for EntityUpsert {
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<OneEntity>, CallError> {
-        let payload = check_payload(&self.kind, self.payload)?;
-        let (entity, revision) = cluster.propose(ctx, graph::UpsertEntity { kind: self.kind, id: self.id, payload }).await?;
+        let Self { kind, id, payload } = self;
+        let (payload, kind_revision) = match BUILT_IN.get(&kind) {
+            Some(validator) => (check_payload(&kind, validator, payload)?, None),
+            None => match cluster.read(ctx, graph::GetKind { kind: kind.clone() }).await?.0 {
+                Some(own) => {
+                    let validator = validator(&own.registration.json_schema).map_err(|detail| CallError::Fault { detail })?;
+                    (check_payload(&kind, &validator, payload)?, own.registration.revision)
+                }
+                // Refused with the command, which names the kinds that there are.
+                None => (Value::Object(payload), None),
+            },
+        };
+        let (entity, revision) = cluster.propose(ctx, graph::UpsertEntity { kind, id, payload, kind_revision }).await?;
         Ok(Reply::at(revision, OneEntity { entity: entity.into() }))
     }
 }
@@ -536,18 +560,8 @@ pub struct EdgeRule {
     kinds: Vec<String>,
 }
 
-impl EdgeRule {
-    fn of(edge_kind: &str, kinds: &[&str]) -> Self {
-        Self { edge_kind: edge_kind.into(), kinds: kinds.iter().map(ToString::to_string).collect() }
-    }
-}
-
-fn outgoing(registration: &kind::Registration) -> Vec<EdgeRule> {
-    registration.outgoing.iter().map(|rule| EdgeRule::of(rule.edge_kind, rule.to)).collect()
-}
-
-fn incoming(kind: &str) -> Vec<EdgeRule> {
-    kind::incoming(kind).iter().map(|(edge_kind, from)| EdgeRule::of(edge_kind, from)).collect()
+fn rules(rules: Vec<kind::Rule>) -> Vec<EdgeRule> {
+    rules.into_iter().map(|rule| EdgeRule { edge_kind: rule.edge_kind, kinds: rule.to }).collect()
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -563,12 +577,21 @@ pub struct ListedKind {
 /// List the kinds that entities can have, and the edges that may lead from one to another.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct KindList {}
+pub struct KindList {
+    /// Kinds of this page: 50 when absent, at most 1,000.
+    #[schemars(range(min = 1, max = 1_000))]
+    limit: Option<u64>,
+    /// `next_cursor` of the reply before.
+    cursor: Option<String>,
+}
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Kinds {
     kinds: Vec<ListedKind>,
     count: u64,
+    /// Pass it as `cursor` for the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 impl Tool for KindList {
@@ -584,15 +607,17 @@ impl Tool for KindList {
         json!({})
     }
 
-    async fn call(self, _: &CallContext, _: &Cluster) -> Result<Reply<Kinds>, CallError> {
-        let listed = |registration: kind::Registration| ListedKind {
-            kind: registration.kind.into(),
-            description: registration.description.into(),
-            allowed_outgoing_edges: outgoing(&registration),
-            allowed_incoming_edges: incoming(registration.kind),
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Kinds>, CallError> {
+        let query = graph::ListKinds { limit: self.limit.unwrap_or(LIST_DEFAULT as u64), cursor: self.cursor };
+        let (found, served) = cluster.read(ctx, query).await?;
+        let listed = |KindView { registration, incoming }: KindView| ListedKind {
+            kind: registration.kind,
+            description: registration.description,
+            allowed_outgoing_edges: rules(registration.outgoing),
+            allowed_incoming_edges: rules(incoming),
         };
-        let kinds: Vec<ListedKind> = kind::all().into_iter().map(listed).collect();
-        Ok(Reply::local(Kinds { count: kinds.len() as u64, kinds }))
+        let kinds: Vec<ListedKind> = found.kinds.into_iter().map(listed).collect();
+        Ok(Reply::at(served.revision, Kinds { count: kinds.len() as u64, kinds, next_cursor: found.next_cursor }))
     }
 }
 
@@ -605,7 +630,7 @@ pub struct KindGet {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Registration {
+pub struct ShownKind {
     kind: String,
     description: String,
     /// What a payload of this kind has to look like.
@@ -619,7 +644,7 @@ pub struct Registration {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct FoundKind {
     /// Null for an unknown kind.
-    registration: Nullable<Registration>,
+    registration: Nullable<ShownKind>,
 }
 
 impl Tool for KindGet {
@@ -635,18 +660,110 @@ impl Tool for KindGet {
         json!({ "kind": "capability" })
     }
 
-    async fn call(self, _: &CallContext, _: &Cluster) -> Result<Reply<FoundKind>, CallError> {
-        if let Some(refusal) = quorate_domain::identity::check_name("kind", &self.kind) {
-            return Err(refusal.into());
-        }
-        let shown = |registration: kind::Registration| Registration {
-            kind: registration.kind.into(),
-            description: registration.description.into(),
-            allowed_outgoing_edges: outgoing(&registration),
-            allowed_incoming_edges: incoming(registration.kind),
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<FoundKind>, CallError> {
+        let (found, served) = cluster.read(ctx, graph::GetKind { kind: self.kind }).await?;
+        let shown = |KindView { registration, incoming }: KindView| ShownKind {
+            kind: registration.kind,
+            description: registration.description,
+            allowed_outgoing_edges: rules(registration.outgoing),
+            allowed_incoming_edges: rules(incoming),
             json_schema: object(registration.json_schema),
         };
-        Ok(Reply::local(FoundKind { registration: Nullable(kind::named(&self.kind).map(shown)) }))
+        Ok(Reply::at(served.revision, FoundKind { registration: Nullable(found.map(shown)) }))
+    }
+}
+
+// ------------------------------------------------------------------ graph_traverse
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Toward {
+    #[default]
+    Out,
+    In,
+    Both,
+}
+
+/// Walk the graph from an entity along its edges, and tell what it comes to, nearest first and each once.
+///
+/// Deleted entities and edges are passed over. A walk looks at 1,000 edges at the most; when that ends it, the reply says so.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GraphTraverse {
+    /// The kind of the entity that it begins at.
+    kind: String,
+    /// Its name within the kind.
+    id: String,
+    /// `out`: along edges from their source; `in`: against them; `both`.
+    #[serde(default)]
+    direction: Toward,
+    /// Only edges of these kinds, at most 10; absent: of all.
+    edge_kinds: Option<Vec<String>>,
+    /// How many edges away.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 5))]
+    depth: u64,
+    /// Entities of this page: 50 when absent, at most 1,000. Fewer come when they fill a reply.
+    #[schemars(range(min = 1, max = 1_000))]
+    limit: Option<u64>,
+    /// `next_cursor` of the reply before.
+    cursor: Option<String>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Traversal {
+    reached: Vec<Reached>,
+    count: u64,
+    /// True when there may be more within `depth`: walk on from one of these, or name `edge_kinds`.
+    truncated: bool,
+    /// Pass it as `cursor` for the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Reached {
+    kind: String,
+    id: String,
+    /// Edges between it and where the walk began.
+    distance: u64,
+    /// The last of them, as in `edge_list`.
+    edge_id: String,
+}
+
+impl Tool for GraphTraverse {
+    const NAME: &'static str = "graph_traverse";
+    const TITLE: &'static str = "Walk the graph";
+    const SCOPE: &'static str = "crux-mcp.graph_traverse";
+    const EFFECT: Effect = Effect::Read;
+    const GROUP: &'static str = group::GRAPH;
+    const IDEMPOTENT: bool = true;
+    type Output = Traversal;
+
+    fn example() -> Value {
+        json!({ "kind": "capability", "id": "search" })
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Traversal>, CallError> {
+        let Self { kind, id, direction, edge_kinds, depth, limit, cursor } = self;
+        let toward = match direction {
+            Toward::Out => graph::Toward::Out,
+            Toward::In => graph::Toward::In,
+            Toward::Both => graph::Toward::Both,
+        };
+        let (edge_kinds, limit) = (edge_kinds.unwrap_or_default(), limit.unwrap_or(LIST_DEFAULT as u64));
+        let (walk, served) = cluster.read(ctx, graph::WalkGraph { kind, id, toward, edge_kinds, depth, limit, cursor }).await?;
+        let reached: Vec<Reached> = walk
+            .reached
+            .into_iter()
+            .map(|row| Reached { kind: row.kind, id: row.id, distance: row.distance, edge_id: row.by.edge_id() })
+            .collect();
+        let facts = Traversal { count: reached.len() as u64, reached, truncated: walk.is_cut, next_cursor: walk.next_cursor };
+        Ok(Reply::at(served.revision, facts))
     }
 }
 
@@ -655,7 +772,7 @@ mod tests {
     use super::*;
 
     fn told(kind: &str, payload: Value) -> Result<Value, String> {
-        check_payload(kind, object(payload)).map_err(|error| error.text())
+        check_payload(kind, &BUILT_IN[kind], object(payload)).map_err(|error| error.text())
     }
 
     #[test]
@@ -673,6 +790,15 @@ mod tests {
 
     #[test]
     fn the_schema_of_every_kind_compiles() {
-        assert_eq!(PAYLOADS.len(), kind::all().len());
+        assert_eq!(BUILT_IN.len(), kind::built_in().len());
+    }
+
+    #[test]
+    fn what_is_no_schema_is_refused_and_so_is_one_that_leads_elsewhere() {
+        assert_eq!(check_schema(&json!({ "type": "object", "required": ["a"] })), Ok(()));
+        for schema in [json!({ "type": "thing" }), json!({ "pattern": "(" }), json!({ "$ref": "https://example.org/schema" })] {
+            let told = check_schema(&schema).unwrap_err().text();
+            assert!(told.starts_with("`json_schema` can't be used: "), "{told}");
+        }
     }
 }

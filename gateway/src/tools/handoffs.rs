@@ -105,6 +105,7 @@ pub struct HandoffCreated {
 
 impl Tool for CreateHandoff {
     const NAME: &'static str = "create_handoff";
+    const BEYOND_BUDGET: bool = true;
     const TITLE: &'static str = "Hand a session off";
     const SCOPE: &'static str = "crux-mcp.create_handoff";
     const EFFECT: Effect = Effect::Write;

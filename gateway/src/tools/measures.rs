@@ -48,9 +48,8 @@ fn trace_tokens() -> u64 {
 pub struct ToolTraceRecent {
     /// Calls that were tagged with this turn.
     turn_id: Option<String>,
-    /// Traces of this page, at most 1,000.
+    /// Traces of this page, 1 to 1,000.
     #[serde(default = "fifty")]
-    #[schemars(range(min = 1, max = 1_000))]
     top_k: u64,
     /// Tokens (4 bytes of JSON each) that the reply may have.
     #[serde(default = "trace_tokens")]
@@ -182,9 +181,8 @@ pub struct Learn {
     #[serde(default = "three")]
     #[schemars(range(min = 2))]
     min_repeats: u64,
-    /// How many of your newest calls are looked at; at most 5,000 are kept.
+    /// How many of your newest calls are looked at, 1 to 5,000; so many are kept.
     #[serde(default = "thousand")]
-    #[schemars(range(min = 1, max = 5_000))]
     scan: u64,
 }
 

@@ -146,6 +146,7 @@ pub fn crux() -> Catalog {
         .with::<features::FeatureSuggestNext>()
         .with::<graph::KindList>()
         .with::<graph::KindGet>()
+        .with::<graph::GraphTraverse>()
         .with::<measures::ToolTraceRecent>()
         .with::<measures::Learn>()
         .with::<measures::TokenSavings>()

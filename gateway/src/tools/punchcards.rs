@@ -195,6 +195,7 @@ pub struct GivenBack {
 
 impl Tool for PunchOut {
     const NAME: &'static str = "punch_out";
+    const BEYOND_BUDGET: bool = true;
     const TITLE: &'static str = "Punch out";
     const SCOPE: &'static str = "crux-mcp.punch_out";
     const EFFECT: Effect = Effect::Write;

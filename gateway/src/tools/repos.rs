@@ -25,7 +25,7 @@ use crate::scans::Scanned;
 pub struct GetWorkspaceStoryline {
     /// `METHOD /path` such as `POST /v1/projects`, a path for all its methods, or the path of a file; absent: every route.
     endpoint: Option<String>,
-    /// `tree` (when absent) draws call trees as text; `json` answers files, edges and routes.
+    /// `tree` draws call trees as text; `json` answers files, edges and routes.
     #[serde(default)]
     format: Format,
     /// Calls into files of tests too; false when absent.
@@ -37,7 +37,7 @@ pub struct GetWorkspaceStoryline {
     cursor: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
     #[default]

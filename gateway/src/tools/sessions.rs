@@ -120,6 +120,7 @@ pub struct SaveSession {
 
 impl Tool for SaveSession {
     const NAME: &'static str = "save_session";
+    const BEYOND_BUDGET: bool = true;
     const TITLE: &'static str = "Save a session";
     const SCOPE: &'static str = "crux-mcp.save_session";
     const EFFECT: Effect = Effect::Write;

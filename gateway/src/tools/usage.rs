@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use quorate_domain::usage::{GetUsage, anonymous};
+use quorate_domain::usage::{GetUsage, Standing, anonymous};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -47,16 +47,28 @@ pub struct TokenUsage {
     calls: u64,
     /// How tokens are estimated: bytes of JSON, divided by four and rounded up.
     estimator: String,
-    /// What an operator wants each passport to stay within; nothing is refused beyond it. Absent: no limit.
+    /// What an operator wants you to stay within. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u64>,
-    /// `used` in percent of `limit`; above 100 when it is exceeded.
+    /// What counts against `limit`, in percent of it; above 100 when it is exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pct: Option<f64>,
+    /// What happens beyond `limit`: `report`, nothing; `warn`, every answer says so; `stop`, calls are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beyond_limit: Option<String>,
+    /// Since when tokens count against `limit`; absent when all of `used` does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counted_since_unix_ms: Option<u64>,
+}
+
+/// To a tenth. Of a budget of nothing, all of it once anything is used.
+fn percent(standing: Standing) -> f64 {
+    (standing.used as f64 * 1_000.0 / standing.tokens.max(1) as f64).round() / 10.0
 }
 
 impl Tool for SessionTokenUsage {
     const NAME: &'static str = "session_token_usage";
+    const BEYOND_BUDGET: bool = true;
     const TITLE: &'static str = "Show token usage";
     const SCOPE: &'static str = "crux-mcp.session_token_usage";
     const EFFECT: Effect = Effect::Read;
@@ -83,7 +95,7 @@ impl Tool for SessionTokenUsage {
             None => (&nobody, Consistency::Stale { max_age_ms: ANONYMOUS_AGE_MS_MAX }),
         };
         let (found, served) = cluster.read_as(caller, GetUsage {}, consistency, ctx.deadline).await?;
-        let used = found.used.tokens_in.saturating_add(found.used.tokens_out);
+        let (used, standing) = (found.used.tokens(), found.standing);
         let facts = TokenUsage {
             passport: found.passport,
             used,
@@ -93,7 +105,9 @@ impl Tool for SessionTokenUsage {
             calls: found.used.calls,
             estimator: ESTIMATOR.into(),
             limit: found.limit,
-            pct: found.limit.map(|limit| (used as f64 * 1_000.0 / limit as f64).round() / 10.0),
+            pct: standing.map(percent),
+            beyond_limit: standing.map(|standing| standing.beyond.word().into()),
+            counted_since_unix_ms: standing.and_then(|standing| standing.since).map(|since| since.0),
         };
         Ok(Reply::at(served.revision, facts))
     }

@@ -1,7 +1,9 @@
 //! Coordination: projects, the board of work, its feed, and which sessions are at work on what.
 
-use quorate_domain::limit::LIST_DEFAULT;
-use quorate_domain::{UnixMs, coord, flag, punchcard, work};
+use quorate_domain::execplan::PLAN;
+use quorate_domain::limit::{LIST_DEFAULT, REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES};
+use quorate_domain::refusal::shown;
+use quorate_domain::{Refusal, Revision, UnixMs, coord, flag, punchcard, work};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -10,6 +12,7 @@ use super::group;
 use super::punchcards::Waiting;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
+use crate::plans;
 use crate::registry::{Effect, Reply, Tool};
 use crate::schema::Nullable;
 
@@ -91,7 +94,7 @@ pub struct Item {
     /// How many of them are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     open_dependencies: Option<u64>,
-    /// `approval` for a request that waits for a decision, under its request id.
+    /// `approval` for a request that waits for a decision, under its request id; `execplan` for a plan's file.
     #[serde(skip_serializing_if = "Option::is_none")]
     kind: Option<String>,
     /// Of a request: what it would cost if it went wrong.
@@ -333,12 +336,13 @@ impl StateFilter {
 
 /// List your team's work, newest first; or with `state` `pending_approval` the requests that wait for a person, oldest first.
 ///
+/// After it come your team's plans, read from ExecPlan files where an operator has set that up; they can't be moved here.
 /// Every filter is optional. With `work_id` it shows one item with its comments, oldest first. A page ends early when it is
 /// large; go on with `next_cursor`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListWork {
-    /// Work of this project, from `list_projects`.
+    /// Work of this project, from `list_projects`; `execplans` for the plans alone.
     project_id: Option<String>,
     /// Work in this state; absent: in any, without requests for approval.
     state: Option<StateFilter>,
@@ -374,7 +378,78 @@ pub struct WorkList {
     next_cursor: Option<String>,
 }
 
-const NO_EXECPLANS: &str = "ExecPlan files are not read: this is the work that was created with create_work.";
+const NO_EXECPLANS: &str = "ExecPlan files are not read: this gateway has no folder of them for your team (`execplans_root`, or CRUX_EXECPLANS_ROOT). \
+                            This is the work that was created with create_work.";
+
+/// What a cursor begins with that leads to plans; what follows is a plan's name.
+const PLANS_FROM: &str = "plans.";
+
+impl From<&plans::Row> for Item {
+    fn from(row: &plans::Row) -> Self {
+        let pointer = row.plan.superseded_by.as_ref().map(|slug| format!("Superseded by {slug}."));
+        let status = row.plan.status.as_ref().map(|status| format!("Status: {status}."));
+        let words: Vec<String> = [status, pointer].into_iter().flatten().map(|words| shown(&words)).collect();
+        Self {
+            id: row.id(),
+            project_id: plans::PROJECT.into(),
+            state: row.state.word().into(),
+            title: shown(row.plan.title.as_deref().unwrap_or(&row.slug)),
+            body: Nullable(Some(words.join(" ")).filter(|words| !words.is_empty())),
+            assignee_passport: None,
+            tenant_id: String::new(),
+            linked_pr: None,
+            linked_issue: None,
+            blocker_reason: None,
+            blocker_kind: None,
+            created_by_passport: plans::AUTHOR.into(),
+            created_at_unix_ms: row.changed_at.0,
+            updated_at_unix_ms: row.changed_at.0,
+            comments: 0,
+            orchestrator_id: None,
+            depends_on: None,
+            open_dependencies: None,
+            kind: Some("execplan".into()),
+            risk_tier: None,
+            expires_at_unix_ms: None,
+            payload: None,
+        }
+    }
+}
+
+async fn plans_of(from: &str, state: Option<work::State>, ctx: &CallContext, cluster: &Cluster) -> Result<plans::Rows, CallError> {
+    let ask = |query| async move { cluster.read(ctx, query).await.map(|(told, served)| (told, served.revision)) };
+    ctx.services.plans.rows(ctx.principal()?, from, state, ask).await
+}
+
+/// Adds plans to a list that ends, from a name on, until the page is full.
+async fn add_plans(
+    list: &mut WorkList,
+    from: &str,
+    state: Option<work::State>,
+    limit: u64,
+    ctx: &CallContext,
+    cluster: &Cluster,
+) -> Result<Revision, CallError> {
+    let caller = ctx.principal()?;
+    let found = plans_of(from, state, ctx, cluster).await?;
+    let bytes = |item: &Item| serde_json::to_string(item).map_or(0, |json| json.len()) + 1;
+    let mut left = (REPLY_BYTES_DEFAULT - 2 * REPLY_WRAPPER_BYTES).saturating_sub(list.work.iter().map(bytes).sum());
+    for row in &found.rows {
+        let item = Item { tenant_id: caller.tenant.clone(), ..row.into() };
+        let bytes = bytes(&item);
+        if list.work.len() as u64 >= limit || bytes > left && !list.work.is_empty() {
+            list.next_cursor = Some(format!("{PLANS_FROM}{}", row.slug));
+            break;
+        }
+        left = left.saturating_sub(bytes);
+        list.work.push(item);
+    }
+    list.count = list.work.len();
+    if !found.problems.is_empty() {
+        list.note = Some(format!("Of the ExecPlan files, {}.", shown(&found.problems.join("; "))));
+    }
+    Ok(found.revision)
+}
 
 impl Tool for ListWork {
     const NAME: &'static str = "list_work";
@@ -391,10 +466,18 @@ impl Tool for ListWork {
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<WorkList>, CallError> {
         let limit = self.limit.unwrap_or(LIST_DEFAULT as u64);
+        let has_plans = ctx.services.plans.are_for(ctx.principal()?);
         if let Some(work_id) = self.work_id {
             let has_filter = self.project_id.is_some() || self.state.is_some() || self.tenant_id.is_some() || self.ready;
             if has_filter || self.assignee_passport.is_some() {
                 return Err(CallError::arguments("`work_id` goes without other filters", "Leave them out."));
+            }
+            if let Some(slug) = work_id.strip_prefix(PLAN).filter(|_| has_plans) {
+                let found = plans_of(slug, None, ctx, cluster).await?;
+                let row = found.rows.iter().find(|row| row.slug == slug).ok_or_else(|| Refusal::not_found("work", &work_id))?;
+                let item = Item { tenant_id: ctx.principal()?.tenant.clone(), ..row.into() };
+                let list = WorkList { count: 1, work: vec![item], comments: Some(Vec::new()), note: None, next_cursor: None };
+                return Ok(Reply::at(found.revision, list));
             }
             let (found, served) = cluster.read(ctx, work::GetWork { work_id, limit, cursor: self.cursor }).await?;
             let work: Vec<Item> = found.work.into_iter().map(Into::into).collect();
@@ -403,9 +486,23 @@ impl Tool for ListWork {
             return Ok(Reply::at(served.revision, facts));
         }
         let pending_approval = matches!(self.state, Some(StateFilter::PendingApproval));
+        let state = self.state.and_then(StateFilter::state);
+        // A plan is nobody's, and not taken up from here.
+        let with_plans = has_plans
+            && !pending_approval
+            && !self.ready
+            && self.assignee_passport.is_none()
+            && self.project_id.as_deref().is_none_or(|project| project == plans::PROJECT)
+            && self.tenant_id.as_deref().is_none_or(|tenant| ctx.caller.as_deref().is_some_and(|caller| caller.tenant == tenant));
+        let from = self.cursor.as_deref().and_then(|cursor| cursor.strip_prefix(PLANS_FROM));
+        if with_plans && (from.is_some() || self.project_id.is_some() && self.cursor.is_none()) {
+            let mut list = WorkList { count: 0, work: Vec::new(), comments: None, note: None, next_cursor: None };
+            let revision = add_plans(&mut list, from.unwrap_or_default(), state, limit, ctx, cluster).await?;
+            return Ok(Reply::at(revision, list));
+        }
         let query = work::ListWork {
             project_id: self.project_id,
-            state: self.state.and_then(StateFilter::state),
+            state,
             pending_approval,
             tenant_id: self.tenant_id,
             assignee_passport: self.assignee_passport,
@@ -415,8 +512,12 @@ impl Tool for ListWork {
         };
         let (found, served) = cluster.read(ctx, query).await?;
         let work: Vec<Item> = found.work.into_iter().map(Into::into).chain(found.approvals.into_iter().map(Into::into)).collect();
-        let note = (!pending_approval).then(|| NO_EXECPLANS.into());
-        Ok(Reply::at(served.revision, WorkList { count: work.len(), work, comments: None, note, next_cursor: found.next_cursor }))
+        let note = (!pending_approval && !has_plans).then(|| NO_EXECPLANS.into());
+        let mut list = WorkList { count: work.len(), work, comments: None, note, next_cursor: found.next_cursor };
+        if with_plans && list.next_cursor.is_none() {
+            add_plans(&mut list, "", state, limit, ctx, cluster).await?;
+        }
+        Ok(Reply::at(served.revision, list))
     }
 }
 
@@ -542,6 +643,7 @@ pub struct Queued {
 
 impl Tool for UpdateWorkState {
     const NAME: &'static str = "update_work_state";
+    const BEYOND_BUDGET: bool = true;
     const TITLE: &'static str = "Move work";
     const SCOPE: &'static str = "crux-mcp.update_work_state";
     const EFFECT: Effect = Effect::Write;
@@ -626,6 +728,7 @@ impl From<work::Comment> for Comment {
 
 impl Tool for CommentOnWork {
     const NAME: &'static str = "comment_on_work";
+    const BEYOND_BUDGET: bool = true;
     const TITLE: &'static str = "Comment on work";
     const SCOPE: &'static str = "crux-mcp.comment_on_work";
     const EFFECT: Effect = Effect::Write;

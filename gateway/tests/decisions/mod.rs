@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::{Answer, Caller, World, a, b, by, http, until, world};
+use crate::fake::Fake;
+use crate::{Answer, Caller, Config, World, a, b, by, gateway_with, http, until, world};
 
 async fn send(world: &World, caller: &Caller, method: &str, path: &str, body: &str) -> Answer {
     let mut headers = vec![("Content-Type".to_string(), "application/json".to_string())];
@@ -127,4 +128,31 @@ async fn a_notice_is_signed_sent_again_until_it_is_taken_and_then_never_more() {
         (deleted.status, &send(&world, &by("token-operator"), "GET", "/v1/webhooks", "").await.json()["webhooks"]),
         (200, &json!([]))
     );
+}
+
+#[tokio::test]
+async fn a_slack_address_that_is_a_setting_is_told_of_each_act_once_however_many_gateways_have_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/services/secret", listener.local_addr().unwrap());
+    let (fake, settings) = (Fake::start(1).await, Config { approvals_slack_webhook_url: Some(url.clone()), ..Config::default() });
+    let address = gateway_with(&fake, settings.clone()).await;
+    let world = World { fake, address };
+    let named = async || send(&world, &by("token-operator"), "GET", "/v1/webhooks", "").await.json()["webhooks"].clone();
+    until(async || !named().await.as_array().unwrap().is_empty()).await;
+    let before = named().await;
+    assert_eq!((&before[0]["id"], &before[0]["format"], &before[0]["url"]), (&json!("slack-setting"), &json!("slack"), &json!(url)));
+    gateway_with(&world.fake, settings).await;
+
+    let request_id = ask(&world, "high").await;
+    let (_, message) = tokio::time::timeout(Duration::from_secs(10), received(&listener, "200 OK")).await.unwrap();
+    let text = message["text"].as_str().unwrap();
+    assert!(text.starts_with("*Approval wanted*: drop the table (risk high, asked for by agent-a") && text.contains(&request_id), "{text}");
+    let listed = async || send(&world, &by("token-operator"), "GET", "/v1/notices", "").await.json()["notices"].clone();
+    until(async || listed().await[0]["state"] == "delivered").await;
+    assert_eq!(listed().await.as_array().unwrap().len(), 1);
+    assert_eq!(named().await, before, "the second gateway found it as it should be");
+    // Another team's approvals are not told.
+    let arguments = json!({ "action_summary": "theirs", "risk_tier": "high", "scope": "other", "token_budget": 0 });
+    world.ok(&by("token-other"), "approval_request", arguments).await;
+    assert_eq!(listed().await.as_array().unwrap().len(), 1);
 }

@@ -159,7 +159,7 @@ mod tests {
 
     fn put(world: &mut World, who: &str, id: &str, name: &str, description: &str, files: &[&str]) {
         let payload = json!({ "id": id, "name": name, "description": description, "system": "core", "maturity": "built", "files": files });
-        let upsert = UpsertEntity { kind: CAPABILITY.into(), id: id.into(), payload };
+        let upsert = UpsertEntity { kind: CAPABILITY.into(), id: id.into(), payload, kind_revision: None };
         world.call("0s", person(who), None, upsert).unwrap();
     }
 

@@ -23,7 +23,7 @@ impl Product {
     }
 
     fn stores(&mut self, id: &str, payload: Value) {
-        self.tries(UpsertEntity { kind: CAPABILITY.into(), id: id.into(), payload }).unwrap();
+        self.tries(UpsertEntity { kind: CAPABILITY.into(), id: id.into(), payload, kind_revision: None }).unwrap();
     }
 
     fn deletes(&mut self, id: &str) {
@@ -252,7 +252,7 @@ fn a_system_whose_name_is_too_long_or_steers_a_screen_is_refused() {
     let mut product = Product::of(&[]);
     let mut refused = |system: &str| {
         let payload = json!({ "name": "N", "system": system });
-        product.tries(UpsertEntity { kind: CAPABILITY.into(), id: "a".into(), payload }).unwrap_err().to_string()
+        product.tries(UpsertEntity { kind: CAPABILITY.into(), id: "a".into(), payload, kind_revision: None }).unwrap_err().to_string()
     };
     assert_eq!(refused(&"x".repeat(NAME_BYTES_MAX + 1)), "`payload.system` is 513 bytes long, and the limit is 512 bytes");
     assert_eq!(refused("a\0b"), "`payload.system` must not hold control characters");
