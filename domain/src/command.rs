@@ -129,6 +129,9 @@ commands! {
     BeginDocument(document::BeginDocument) -> document::DocumentBegun,
     AddPassages(document::AddPassages) -> document::PassagesAdded,
     RemoveDocument(document::RemoveDocument) -> document::DocumentRemoved,
+    MirrorFacts(fact::sync::MirrorFacts) -> fact::sync::FactsMirrored,
+    PromoteFacts(fact::sync::PromoteFacts) -> fact::sync::FactsPromoted,
+    RecordPush(fact::sync::RecordPush) -> fact::sync::PushRecorded,
 }
 
 impl Command {

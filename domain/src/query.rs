@@ -133,6 +133,11 @@ queries! {
     ListGaps(search::ListGaps) -> search::Gaps,
     CheckDocuments(document::CheckDocuments) -> document::DocumentsChecked,
     ListDocuments(document::ListDocuments) -> document::Documents,
+    SharedFacts(fact::SharedFacts) -> fact::SharedPage,
+    SharedPairs(fact::SharedPairs) -> fact::SharedPage,
+    PlanPush(fact::sync::PlanPush) -> fact::sync::PushPlan,
+    GetSync(fact::sync::GetSync) -> fact::sync::SyncState,
+    ListSyncConflicts(fact::sync::ListSyncConflicts) -> fact::sync::SyncConflicts,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

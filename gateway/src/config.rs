@@ -11,6 +11,7 @@ use quorate_link::Files;
 use serde::{Deserialize, Serialize};
 
 use crate::github::settings::GitHub;
+use crate::sync::client::Remote;
 use crate::update::Source;
 
 /// Configuration of one gateway.
@@ -77,6 +78,19 @@ pub struct Config {
     /// Repositories on this machine as sources of commits, `owner/name=/path/to/repository.git` each; none by default. All gateways
     /// that are set up to read need them. They are read with `git`.
     pub git_repositories: Vec<String>,
+    /// Base URL of another Quorate's gateway, such as `https://quorate.example:7400`, that `sync_pull` and `sync_push` exchange facts
+    /// with; none by default. Plain HTTP to this machine only. The next two belong to it; set all alike on all gateways.
+    pub sync_remote_url: Option<String>,
+    /// File with the token that the other cluster made for this one. Its tenant there is whose facts are read and added to.
+    pub sync_token_file: Option<PathBuf>,
+    /// The tenant here whose facts are exchanged. To others nothing is set up.
+    pub sync_tenant: Option<String>,
+    /// PEM file of the authority that the other gateway has its certificate from; the system's authorities by default. With it,
+    /// no other is believed.
+    pub sync_ca: Option<PathBuf>,
+    /// How often one of the gateways pulls by itself, in ms; 0, the default, leaves it to callers of `sync_pull`, else 1,000 to
+    /// 86,400,000. Pushes always take a call.
+    pub sync_poll_ms: u64,
     /// A clone of this program's source on the gateway's machine, which `update_status` compares the running program with; none
     /// by default. It is only read, with `git`, and never brought up to date from here.
     pub update_checkout: Option<PathBuf>,
@@ -133,6 +147,11 @@ impl Default for Config {
             github_poll_ms: 60_000,
             github_history_days: 90,
             git_repositories: Vec::new(),
+            sync_remote_url: None,
+            sync_token_file: None,
+            sync_tenant: None,
+            sync_ca: None,
+            sync_poll_ms: 0,
             update_checkout: None,
             update_ref: "origin/main".into(),
             call_deadline_ms: 25_000,
@@ -175,6 +194,7 @@ pub struct Settings {
     /// As they are without links.
     pub scan_roots: Vec<PathBuf>,
     pub github: Option<GitHub>,
+    pub sync: Option<Remote>,
     pub update_source: Option<Source>,
     pub call_deadline: Duration,
     pub calls_max: usize,
@@ -196,6 +216,7 @@ impl Config {
     pub fn check(self) -> Result<Settings, ConfigError> {
         let wrong = |field, problem: String| Err(ConfigError { field, problem });
         let github = GitHub::of(&self)?;
+        let sync = Remote::of(&self)?;
         let Ok(listen) = self.listen.parse::<SocketAddr>() else {
             return wrong("listen", format!("is no address such as 127.0.0.1:7400: `{}`", self.listen));
         };
@@ -276,6 +297,7 @@ impl Config {
             audit_export_dir,
             scan_roots,
             github,
+            sync,
             update_source,
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,

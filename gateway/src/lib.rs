@@ -8,7 +8,7 @@
 //! [`mcp`], [`http`], [`rest`], [`cards`], [`approvals`], [`projects`] and [`proofs`] (how they are called), [`call`] (what goes wrong,
 //! and what the caller reads), [`cluster`] (how a call reaches the leader), [`events`], [`sse`] and `notices` (what a change sets off),
 //! [`auth`] and [`session`] (who is calling), [`keys`] (who signs), [`hook`] (the edit guard), `console` (the pages for people),
-//! [`scans`] and [`github`] (connectors to what lies outside), [`routes`] and [`egress`] (what is let in and out), [`surface`] and
+//! [`scans`], [`github`] and [`sync`] (connectors to what lies outside), [`routes`] and [`egress`] (what is let in and out), [`surface`] and
 //! [`profile`] (what is listed), [`update`], [`docs`], [`metrics`].
 
 pub mod approvals;
@@ -29,6 +29,7 @@ pub mod hook;
 pub mod http;
 pub mod ingest;
 pub mod keys;
+mod lease;
 pub mod limit;
 pub mod mcp;
 pub mod metrics;
@@ -46,6 +47,7 @@ pub mod server;
 pub mod session;
 pub mod sse;
 pub mod surface;
+pub mod sync;
 pub mod tools;
 pub mod traces;
 pub mod update;
