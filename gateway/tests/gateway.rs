@@ -4,6 +4,7 @@ mod cards;
 mod connections;
 mod console;
 mod decisions;
+mod exchange;
 mod fake;
 mod handshake;
 mod promises;
@@ -124,15 +125,18 @@ async fn gateway(fake: &Fake, call_deadline_ms: u64) -> SocketAddr {
 }
 
 async fn gateway_of(fake: &Fake, call_deadline_ms: u64, audit_export_dir: Option<std::path::PathBuf>) -> SocketAddr {
-    let config = Config {
+    gateway_with(fake, |config| (config.call_deadline_ms, config.audit_export_dir) = (call_deadline_ms, audit_export_dir)).await
+}
+
+async fn gateway_with(fake: &Fake, change: impl FnOnce(&mut Config)) -> SocketAddr {
+    let mut config = Config {
         listen: "127.0.0.1:0".into(),
         nodes: fake.addresses(),
         session_key: "07".repeat(32),
         receipt_keys: vec![fake.receipt_key_hex()],
-        audit_export_dir,
-        call_deadline_ms,
         ..Config::default()
     };
+    change(&mut config);
     let gateway = Gateway::bind(config).await.unwrap();
     let address = gateway.address();
     tokio::spawn(gateway.serve(std::future::pending()));
@@ -908,7 +912,9 @@ async fn a_change_of_identity_needs_its_flag_and_then_a_token_budget() {
 /// Calls every tool in a sensible order; each answer has to fit the tool's own `outputSchema`.
 #[tokio::test]
 async fn every_answer_fits_its_schema() {
-    let (world, _folder) = world_with_exports().await;
+    let (there, folder) = (world().await, tempfile::tempdir().unwrap());
+    there.ok(&a(), "store_fact", json!({ "entity": "svc:shared", "key": "owner", "value": "them" })).await;
+    let world = exchange::world_beside(&there, &folder).await;
     let (operator, catalog) = (by("token-operator"), everything());
     let mut called = std::collections::BTreeSet::new();
     let mut run = async |caller: &Caller, tool: &'static str, arguments: Value| {
@@ -1165,6 +1171,10 @@ async fn every_answer_fits_its_schema() {
         json!({ "slug": "search", "milestone": "M1", "status": "skipped", "commit_sha": "0", "token_budget": 1, "artifacts": ["a"] });
     run(&a(), "execplan_gate", gate).await;
     run(&a(), "update_status", json!({})).await;
+    assert_eq!(run(&a(), "sync_pull", json!({})).await["facts_pulled"], 1);
+    assert_eq!(run(&operator, "sync_push", json!({})).await["mode"], "tenant_promotion_preview");
+    assert!(run(&operator, "sync_push", json!({ "confirm": true, "allowlist": ["facts"] })).await["facts_pushed"].as_u64() > Some(0));
+    assert_eq!(run(&a(), "sync_status", json!({})).await["platform_online"], true);
     let registered = json!({ "tenant_id": "default", "repo_id": "api", "clone_url": "https://example.org/acme/api.git" });
     run(&a(), "register_repo", registered).await;
     run(&a(), "list_repos", json!({ "tenant_id": "local" })).await;

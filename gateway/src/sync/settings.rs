@@ -49,7 +49,10 @@ impl Remote {
             }
         }
         match Self::new(url, tenant, token, authorities) {
-            Ok(remote) => Ok(Some(Self { poll, ..remote })),
+            Ok(mut remote) => {
+                remote.poll = poll;
+                Ok(Some(remote))
+            }
             Err(error) => wrong("sync_remote_url", format!("can't be called: {error}")),
         }
     }
