@@ -141,6 +141,9 @@ commands! {
     AddPassages(document::AddPassages) -> document::PassagesAdded,
     RemoveDocument(document::RemoveDocument) -> document::DocumentRemoved,
     RaiseFeatureLevel(level::RaiseFeatureLevel) -> level::FeatureLevelRaised,
+    MirrorFacts(fact::sync::MirrorFacts) -> fact::sync::FactsMirrored,
+    PromoteFacts(fact::sync::PromoteFacts) -> fact::sync::FactsPromoted,
+    RecordPush(fact::sync::RecordPush) -> fact::sync::PushRecorded,
 }
 
 impl Command {

@@ -117,3 +117,11 @@ fn after(view: &(impl Read + ?Sized), tenant: &str, since: Revision, limit: usiz
 fn prefix(tenant: &str) -> Key {
     Key::new().text(tenant)
 }
+
+/// As if so many events had come since that those up to a revision are gone.
+#[cfg(test)]
+pub(crate) fn lose(tx: &mut impl Tx, tenant: &str, through: Revision) -> Result<(), StorageError> {
+    let kept = kept(tx, tenant)?;
+    tx.put(&Kept { compacted_through: through, ..kept });
+    Ok(())
+}

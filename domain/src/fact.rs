@@ -37,6 +37,8 @@ mod rank;
 mod recall;
 mod relevant;
 mod searchable;
+mod shared;
+pub mod sync;
 #[cfg(test)]
 mod tests;
 
@@ -76,6 +78,8 @@ use self::rank::State;
 pub(crate) use self::recall::json_text_bytes;
 pub(crate) use self::relevant::{PackedFact, Relevant, relevant, stands};
 pub(crate) use self::searchable::{Found, Searchable, best_about, find};
+use self::shared::Origin;
+pub use self::shared::{SharedFact, SharedFacts, SharedPage, SharedPairs, SharedVersion, withheld};
 use crate::event;
 use crate::identity::check_name;
 use crate::key::Key;
@@ -135,6 +139,9 @@ struct Fact {
     /// The forgetting that took its value away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     forgotten_by: Option<String>,
+    /// Where it came from; none for one that was made in this cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<Origin>,
 }
 
 impl Record for Fact {
@@ -316,17 +323,22 @@ impl DeleteFact {
         if matches!(fact.state(), State::Deleted | State::Forgotten) {
             return Ok(Ok(FactDeleted { deleted: false, fact_id: self.fact_id }));
         }
-        if fact.state() == State::Active {
-            leave_pair(tx, &fact)?;
-        }
-        let about = fact.about(&at.caller.passport);
-        change(tx, fact, |fact| {
-            fact.deleted_at = Some(at.wall);
-            fact.valid_to = fact.valid_to.or(Some(at.wall));
-        });
-        event::emit(tx, at, "fact.deleted", &self.fact_id, about)?;
+        delete(tx, at, fact)?;
         Ok(Ok(FactDeleted { deleted: true, fact_id: self.fact_id }))
     }
+}
+
+/// Marks a version as deleted that is not.
+fn delete(tx: &mut impl Tx, at: &Stamp, fact: Fact) -> Result<(), StorageError> {
+    if fact.state() == State::Active {
+        leave_pair(tx, &fact)?;
+    }
+    let (about, fact_id) = (fact.about(&at.caller.passport), fact.fact_id.clone());
+    change(tx, fact, |fact| {
+        fact.deleted_at = Some(at.wall);
+        fact.valid_to = fact.valid_to.or(Some(at.wall));
+    });
+    event::emit(tx, at, "fact.deleted", &fact_id, about)
 }
 
 // ------------------------------------------------------------------ reading and writing versions
@@ -381,6 +393,7 @@ fn numbered_version(
         valid_to: None,
         deleted_at: None,
         forgotten_by: None,
+        origin: None,
     };
     for old in &named {
         leave_pair(tx, old)?;

@@ -110,6 +110,14 @@ pub const RECEIPT_KEYS_MAX: usize = 100;
 pub const OBSERVATIONS_PER_CALL_MAX: usize = 100;
 /// Fact versions that one read of an export looks at. Few in tests, which so need several.
 pub const EXPORT_ROWS_PER_PAGE: usize = if cfg!(test) { 3 } else { 256 };
+/// Pairs and bytes of values in one page of what another cluster reads, or is sent. Few in tests, which so need several.
+pub const SHARED_ROWS_PER_PAGE: usize = if cfg!(test) { 3 } else { 256 };
+pub const SHARED_BYTES_PER_PAGE: usize = if cfg!(test) { 256 } else { 256 * 1024 };
+/// Entries of the list that says what is sent, and such lists whose place is remembered.
+pub const SYNC_ALLOWED_MAX: usize = 50;
+pub const SYNC_PUSHES_KEPT: usize = if cfg!(test) { 2 } else { 16 };
+/// Entities whose facts are counted where a count is only told.
+pub const COUNTED_ENTITIES_MAX: usize = 10_000;
 /// Receipts that one entry adds to a tenant's tree beside its own, where the receipts are older than the tree.
 pub const TREE_FILL_PER_ENTRY: u64 = if cfg!(test) { 3 } else { 64 };
 /// The most that one entry may advance the lease clock.

@@ -26,6 +26,7 @@ pub use self::mint::{Category, MintRequested, RequestMint};
 pub use self::revoke::{PassportRevoked, RevokePassport};
 pub use self::standing::Reputation;
 use self::standing::Standing;
+pub(crate) use self::standing::has_standing;
 use crate::event;
 use crate::identity::{Passport, check_name, is_revoked};
 use crate::key::Key;

@@ -137,6 +137,11 @@ queries! {
     ListKinds(graph::ListKinds) -> graph::kind::KindList,
     GetPlans(execplan::GetPlans) -> execplan::PlansTold,
     ListBudgets(usage::ListBudgets) -> usage::Budgets,
+    SharedFacts(fact::SharedFacts) -> fact::SharedPage,
+    SharedPairs(fact::SharedPairs) -> fact::SharedPage,
+    PlanPush(fact::sync::PlanPush) -> fact::sync::PushPlan,
+    GetSync(fact::sync::GetSync) -> fact::sync::SyncState,
+    ListSyncConflicts(fact::sync::ListSyncConflicts) -> fact::sync::SyncConflicts,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -142,6 +142,10 @@ pub enum Kind {
     ArtefactByDeadline = 188,
     ArtefactCount = 189,
     TokenByPassport = 230,
+    // Other clusters: what is known of one, which versions there and here agree, and which differ
+    SyncRemote = 231,
+    SyncPair = 232,
+    SyncConflict = 233,
     // Records
     SessionPlan = 190,
     TurnUse = 191,

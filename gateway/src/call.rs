@@ -112,6 +112,15 @@ pub enum CallError {
     /// The client was asked and did not answer.
     #[error("the client did not answer what the call asked it ({detail})")]
     Unanswered { detail: String },
+    /// An operator has not set up what the call is about. `fix` is a sentence.
+    #[error("{problem}")]
+    NotSetUp { problem: String, fix: String },
+    /// Another cluster, which the call is about, does not answer, or can't do it now.
+    #[error("{detail}")]
+    RemoteDown { detail: String, wrote: Wrote },
+    /// Another cluster will not do it, however often it is asked.
+    #[error("{detail}")]
+    RemoteRefused { detail: String, wrote: Wrote },
     /// A node and this gateway don't understand or don't trust each other: a wrong secret, a half-done upgrade, or a bug.
     #[error("the cluster and this gateway do not understand each other ({detail})")]
     Fault { detail: String },
@@ -164,6 +173,17 @@ impl CallError {
                 format!("{self}. Nothing was written. Use a client that has `{capability}`.")
             }
             CallError::Unanswered { .. } => format!("{self}. Nothing was written. Call again to be asked again."),
+            CallError::NotSetUp { fix, .. } => format!("{self}. Nothing was written. {fix}"),
+            CallError::RemoteDown { wrote: Wrote::No, .. } => {
+                format!("{self}. Nothing was written. Call again later; `sync_status` tells when it answers.")
+            }
+            CallError::RemoteDown { wrote: Wrote::Unknown, .. } => {
+                format!("{self}. It may have been written there: call again, which writes nothing twice.")
+            }
+            CallError::RemoteRefused { wrote: Wrote::No, .. } => format!("{self}. Nothing was written. Tell an operator, here or there."),
+            CallError::RemoteRefused { wrote: Wrote::Unknown, .. } => {
+                format!("{self}. Whether anything was written there is unknown. Tell an operator, here or there.")
+            }
             CallError::Fault { .. } => format!("{self}. Whether anything was written is unknown. Tell an operator."),
         }
     }
@@ -184,6 +204,9 @@ impl CallError {
             CallError::InputRequired(_) => "INPUT_REQUIRED",
             CallError::MissingCapability { .. } => "-32021",
             CallError::Unanswered { .. } => "UNANSWERED",
+            CallError::NotSetUp { .. } => "NOT_CONFIGURED",
+            CallError::RemoteDown { .. } => "REMOTE_UNAVAILABLE",
+            CallError::RemoteRefused { .. } => "REMOTE_REFUSED",
             CallError::Fault { .. } => "INTERNAL_ERROR",
         };
         code.parse::<i64>().map_or_else(|_| code.into(), Value::from)
@@ -200,12 +223,15 @@ impl CallError {
             | CallError::CheckUnknown { .. }
             | CallError::InputRequired(_)
             | CallError::Unanswered { .. }
+            | CallError::RemoteDown { .. }
             | CallError::Overloaded => true,
             CallError::Arguments { .. }
             | CallError::Unauthenticated
             | CallError::MissingScope { .. }
             | CallError::OverBudget { .. }
             | CallError::MissingCapability { .. }
+            | CallError::NotSetUp { .. }
+            | CallError::RemoteRefused { .. }
             | CallError::Fault { .. } => false,
         }
     }
@@ -224,7 +250,9 @@ impl CallError {
             | CallError::InputRequired(_)
             | CallError::MissingCapability { .. }
             | CallError::Unanswered { .. }
+            | CallError::NotSetUp { .. }
             | CallError::Overloaded => Wrote::No,
+            CallError::RemoteDown { wrote, .. } | CallError::RemoteRefused { wrote, .. } => *wrote,
             CallError::Unknown { .. } | CallError::Fault { .. } => Wrote::Unknown,
         }
     }
@@ -256,6 +284,8 @@ impl CallError {
             CallError::InputRequired(_) | CallError::MissingCapability { .. } => 400,
             CallError::Unanswered { .. } => 409,
             CallError::Unknown { .. } => 504,
+            CallError::NotSetUp { .. } => 501,
+            CallError::RemoteDown { .. } | CallError::RemoteRefused { .. } => 502,
             CallError::Fault { .. } => 500,
         }
     }
@@ -278,6 +308,9 @@ impl CallError {
             | CallError::InputRequired(_)
             | CallError::MissingCapability { .. }
             | CallError::Unanswered { .. }
+            | CallError::NotSetUp { .. }
+            | CallError::RemoteDown { .. }
+            | CallError::RemoteRefused { .. }
             | CallError::Fault { .. } => None,
         }
     }
@@ -305,6 +338,9 @@ impl CallError {
             | CallError::Overloaded
             | CallError::InputRequired(_)
             | CallError::Unanswered { .. }
+            | CallError::NotSetUp { .. }
+            | CallError::RemoteDown { .. }
+            | CallError::RemoteRefused { .. }
             | CallError::Fault { .. } => None,
         }
     }
@@ -334,11 +370,14 @@ impl CallError {
             | CallError::InputRequired(_)
             | CallError::MissingCapability { .. }
             | CallError::Unanswered { .. }
+            | CallError::NotSetUp { .. }
+            | CallError::RemoteRefused { .. }
             | CallError::StillHeld { .. } => Outcome::Refused,
             CallError::NoLeader { .. }
             | CallError::Unknown { .. }
             | CallError::Unreadable { .. }
             | CallError::CheckUnknown { .. }
+            | CallError::RemoteDown { .. }
             | CallError::Overloaded => Outcome::Unavailable,
             CallError::Fault { .. } => Outcome::Fault,
         }

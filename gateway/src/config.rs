@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::github::settings::GitHub;
 use crate::notices::Slack;
 use crate::plans;
+use crate::sync::client::Remote;
 use crate::update::Source;
 
 /// Configuration of one gateway.
@@ -90,6 +91,19 @@ pub struct Config {
     pub approvals_slack_webhook_url: Option<String>,
     /// The tenant whose approvals it is told of; `default` by default.
     pub approvals_slack_tenant: String,
+    /// Base URL of another Quorate's gateway, such as `https://quorate.example:7400`, that `sync_pull` and `sync_push` exchange facts
+    /// with; none by default. Plain HTTP to this machine only. The next two belong to it; set all alike on all gateways.
+    pub sync_remote_url: Option<String>,
+    /// File with the token that the other cluster made for this one. Its tenant there is whose facts are read and added to.
+    pub sync_token_file: Option<PathBuf>,
+    /// The tenant here whose facts are exchanged. To others nothing is set up.
+    pub sync_tenant: Option<String>,
+    /// PEM file of the authority that the other gateway has its certificate from; the system's authorities by default. With it,
+    /// no other is believed.
+    pub sync_ca: Option<PathBuf>,
+    /// How often one of the gateways pulls by itself, in ms; 0, the default, leaves it to callers of `sync_pull`, else 1,000 to
+    /// 86,400,000. Pushes always take a call.
+    pub sync_poll_ms: u64,
     /// A clone of this program's source on the gateway's machine, which `update_status` compares the running program with; none
     /// by default. It is only read, with `git`, and never brought up to date from here.
     pub update_checkout: Option<PathBuf>,
@@ -150,6 +164,11 @@ impl Default for Config {
             execplans_tenant: "default".into(),
             approvals_slack_webhook_url: None,
             approvals_slack_tenant: "default".into(),
+            sync_remote_url: None,
+            sync_token_file: None,
+            sync_tenant: None,
+            sync_ca: None,
+            sync_poll_ms: 0,
             update_checkout: None,
             update_ref: "origin/main".into(),
             call_deadline_ms: 25_000,
@@ -192,6 +211,7 @@ pub struct Settings {
     /// As they are without links.
     pub scan_roots: Vec<PathBuf>,
     pub github: Option<GitHub>,
+    pub sync: Option<Remote>,
     pub update_source: Option<Source>,
     pub execplans: Option<plans::Source>,
     pub slack: Option<Slack>,
@@ -215,6 +235,7 @@ impl Config {
     pub fn check(self) -> Result<Settings, ConfigError> {
         let wrong = |field, problem: String| Err(ConfigError { field, problem });
         let github = GitHub::of(&self)?;
+        let sync = Remote::of(&self)?;
         let Ok(listen) = self.listen.parse::<SocketAddr>() else {
             return wrong("listen", format!("is no address such as 127.0.0.1:7400: `{}`", self.listen));
         };
@@ -311,6 +332,7 @@ impl Config {
             audit_export_dir,
             scan_roots,
             github,
+            sync,
             update_source,
             execplans,
             slack,

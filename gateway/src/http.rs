@@ -20,7 +20,7 @@ use crate::server::App;
 use crate::tools::measures;
 use crate::tools::observations::{self, Told};
 use crate::traces::Tags;
-use crate::{approvals, budgets, cards, kinds, projects, proofs, scans};
+use crate::{approvals, budgets, cards, kinds, projects, proofs, scans, sync};
 
 /// Where the log stood.
 pub const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
@@ -342,6 +342,7 @@ pub fn openapi(app: &App) -> Value {
         .chain(kinds::openapi(&failure))
         .chain(scans::openapi(&failure))
         .chain(ingest::openapi(&failure))
+        .chain(sync::serve::openapi(&failure))
     {
         paths[path] = operation;
     }

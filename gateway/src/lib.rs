@@ -8,7 +8,7 @@
 //! [`mcp`], [`http`], [`rest`], [`cards`], [`approvals`], [`projects`], [`kinds`], [`budgets`] and [`proofs`] (how they are called), [`call`] (what goes wrong,
 //! and what the caller reads), [`cluster`] (how a call reaches the leader), [`events`], [`sse`] and `notices` (what a change sets off),
 //! [`auth`] and [`session`] (who is calling), [`keys`] (who signs), [`hook`] (the edit guard), `console` (the pages for people),
-//! [`scans`], [`plans`] and [`github`] (connectors to what lies outside), [`routes`] and [`egress`] (what is let in and out), [`surface`] and
+//! [`scans`], [`plans`], [`github`] and [`sync`] (connectors to what lies outside), [`routes`] and [`egress`] (what is let in and out), [`surface`] and
 //! [`profile`] (what is listed), [`update`], [`docs`], [`metrics`].
 
 pub mod approvals;
@@ -33,6 +33,7 @@ pub mod ingest;
 mod json;
 pub mod keys;
 pub mod kinds;
+mod lease;
 pub mod limit;
 pub mod mcp;
 pub mod metrics;
@@ -51,6 +52,7 @@ pub mod server;
 pub mod session;
 pub mod sse;
 pub mod surface;
+pub mod sync;
 pub mod tools;
 pub mod traces;
 pub mod update;

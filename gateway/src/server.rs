@@ -42,6 +42,7 @@ use crate::routes::{Access, Route, Routes};
 use crate::scans::{self, Scans};
 use crate::session::Sessions;
 use crate::surface;
+use crate::sync::client::Remote;
 use crate::tools::approvals::ApprovalDecide;
 use crate::tools::hardening::Posture;
 use crate::tools::observations::Batch;
@@ -52,7 +53,7 @@ use crate::update::Updates;
 use crate::usage::{self, Meter};
 use crate::{
     approvals, budgets, cards, conformance, connection, console, events, github, hook, http, ingest, kinds, mcp, metrics, notices,
-    projects, proofs, tools,
+    projects, proofs, sync, tools,
 };
 
 /// What tools may use besides the cluster.
@@ -77,6 +78,8 @@ pub struct Services {
     pub posture: Posture,
     pub updates: Updates,
     pub plans: Plans,
+    /// Another cluster that a tenant exchanges facts with.
+    pub sync: Option<Remote>,
 }
 
 impl Services {
@@ -107,6 +110,7 @@ impl Services {
             posture,
             updates,
             plans,
+            sync: settings.sync.clone(),
             scans,
         }
     }
@@ -172,6 +176,7 @@ impl App {
         let services = Arc::new(Services::new(&settings));
         let stopping = watch::Sender::new(false);
         let github = github::start(settings.github.clone(), &cluster, stopping.subscribe());
+        sync::background::start(&services, &cluster, stopping.subscribe());
         let tools = services.tools.clone().and_all(&profile::about_tools());
         let library = Arc::new(resources::library(&tools));
         let prompts = Arc::new(prompts::prompts());
@@ -476,6 +481,9 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/v1/repos/{id}/scan/parts", SCANNING, post(put_parts).fallback(only_post))
         // Signed, and answers nothing.
         .route("/v1/integrations/github/webhook", Open, post(github_webhook).fallback(only_post))
+        .route("/v1/sync/manifest", Token, get(sync_manifest))
+        .route("/v1/sync/facts", AnyScope(&[sync::serve::READING, sync::serve::WRITING]), get(sync_facts).post(sync_promote))
+        .route("/v1/sync/pairs", AnyScope(&[sync::serve::READING]), post(sync_pairs).fallback(only_post))
         .route("/v1/activity", AnyScope(&[tools::measures::WRITING]), post(write_activity).fallback(only_post))
         .route("/v1/activity/turn/{turn_id}", AnyScope(&[tools::measures::READING]), get(read_activity))
         .route("/v1/output/verify", Token, post(verify_output).fallback(only_post))
@@ -737,6 +745,22 @@ async fn write_activity(State(app): State<Arc<App>>, request: Request) -> Respon
 
 async fn read_activity(State(app): State<Arc<App>>, Path(turn_id): Path<String>, headers: HeaderMap) -> Response<Body> {
     http::read_activity(&app, turn_id, &headers).await
+}
+
+async fn sync_manifest(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    sync::serve::manifest(&app, &query, &headers).await
+}
+
+async fn sync_facts(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    sync::serve::facts(&app, &query, &headers).await
+}
+
+async fn sync_promote(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    sync::serve::promote(&app, request).await
+}
+
+async fn sync_pairs(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    sync::serve::pairs(&app, request).await
 }
 
 async fn verify_output(State(app): State<Arc<App>>, request: Request) -> Response<Body> {

@@ -5,6 +5,7 @@ mod cards;
 mod connections;
 mod console;
 mod decisions;
+mod exchange;
 mod fake;
 mod graph;
 mod handshake;
@@ -920,7 +921,9 @@ async fn a_change_of_identity_needs_its_flag_and_then_a_token_budget() {
 /// Calls every tool in a sensible order; each answer has to fit the tool's own `outputSchema`.
 #[tokio::test]
 async fn every_answer_fits_its_schema() {
-    let (world, _folder) = world_with_exports().await;
+    let (there, folder) = (world().await, tempfile::tempdir().unwrap());
+    there.ok(&a(), "store_fact", json!({ "entity": "svc:shared", "key": "owner", "value": "them" })).await;
+    let world = exchange::world_beside(&there, &folder).await;
     let (operator, catalog) = (by("token-operator"), everything());
     let mut called = std::collections::BTreeSet::new();
     let mut run = async |caller: &Caller, tool: &'static str, arguments: Value| {
@@ -1177,6 +1180,10 @@ async fn every_answer_fits_its_schema() {
         json!({ "slug": "search", "milestone": "M1", "status": "skipped", "commit_sha": "0", "token_budget": 1, "artifacts": ["a"] });
     run(&a(), "execplan_gate", gate).await;
     run(&a(), "update_status", json!({})).await;
+    assert_eq!(run(&a(), "sync_pull", json!({})).await["facts_pulled"], 1);
+    assert_eq!(run(&operator, "sync_push", json!({})).await["mode"], "tenant_promotion_preview");
+    assert!(run(&operator, "sync_push", json!({ "confirm": true, "allowlist": ["facts"] })).await["facts_pushed"].as_u64() > Some(0));
+    assert_eq!(run(&a(), "sync_status", json!({})).await["platform_online"], true);
     let registered = json!({ "tenant_id": "default", "repo_id": "api", "clone_url": "https://example.org/acme/api.git" });
     run(&a(), "register_repo", registered).await;
     run(&a(), "list_repos", json!({ "tenant_id": "local" })).await;

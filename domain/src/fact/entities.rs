@@ -40,7 +40,6 @@ impl Record for Entity {
     }
 }
 
-#[cfg(test)]
 impl Entity {
     pub(super) fn active(&self) -> u64 {
         self.active

@@ -81,10 +81,15 @@ pub(crate) fn count(tx: &mut impl Tx, tenant: &str, signer: &str) -> Result<(), 
     Ok(())
 }
 
-/// Whether a caller may change whose identity is whose: by the tier of its credential, or by what its receipts have earned.
+/// Whether a caller may change whose identity is whose.
 pub(super) fn has_operator_standing(view: &impl Read, caller: &Principal) -> Result<bool, StorageError> {
-    if caller.tier >= Tier::Elite || caller.may("admin") {
+    has_standing(view, caller, Tier::Elite, Reputation::Trusted)
+}
+
+/// Whether a caller is trusted so far by the tier of its credential, or by what its receipts have earned.
+pub(crate) fn has_standing(view: &impl Read, caller: &Principal, tier: Tier, reputation: Reputation) -> Result<bool, StorageError> {
+    if caller.tier >= tier || caller.may("admin") {
         return Ok(true);
     }
-    Ok(Reputation::of(Standing::of(view, &caller.tenant, &caller.passport)?.receipts) >= Reputation::Trusted)
+    Ok(Reputation::of(Standing::of(view, &caller.tenant, &caller.passport)?.receipts) >= reputation)
 }

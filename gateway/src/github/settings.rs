@@ -32,12 +32,12 @@ pub struct GitHub {
 #[derive(Clone)]
 pub struct Secret(pub String);
 
-fn wrong<T>(field: &'static str, problem: impl Into<String>) -> Result<T, ConfigError> {
+pub(crate) fn wrong<T>(field: &'static str, problem: impl Into<String>) -> Result<T, ConfigError> {
     Err(ConfigError { field, problem: problem.into() })
 }
 
 /// The secret in a file, without the line's end.
-fn secret(field: &'static str, file: Option<&Path>) -> Result<Option<Secret>, ConfigError> {
+pub(crate) fn secret(field: &'static str, file: Option<&Path>) -> Result<Option<Secret>, ConfigError> {
     let Some(file) = file else { return Ok(None) };
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text.trim().to_string(),

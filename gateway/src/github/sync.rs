@@ -15,9 +15,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::client::{Answer, Client, Page};
-use super::{Card, Connector, WITHIN, git, shape};
+use super::{Connector, git, shape};
 use crate::call::CallError;
 use crate::cluster::{new_request, now_unix_ms};
+use crate::lease::{Card, Lease, WITHIN};
 
 /// What one entry of the log carries.
 const ENTRY_BYTES_MAX: usize = 400 * 1024;
@@ -336,7 +337,7 @@ impl Reader<'_, '_> {
                 is_at_end: is_at_end && is_last,
                 problem: problem.clone(),
             };
-            let Connector { cluster, me, .. } = self.connector;
+            let Lease { cluster, me, .. } = &self.connector.lease;
             let (put, _) = cluster.propose_as(me, command, Some(self.card.token), new_request(), Instant::now() + WITHIN).await?;
             all.new += put.new;
             all.changed += put.changed;

@@ -10,6 +10,7 @@ use super::group;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
+use crate::sync::remote_for;
 
 /// See how far your team holds its own context: what it can see, check, export, revoke and prove, and how hard it would be to leave.
 ///
@@ -77,6 +78,8 @@ struct Runs {
     export_folder: bool,
     revocation: bool,
     receipts: u64,
+    /// Whether facts of the caller's team are exchanged with another cluster.
+    sync_remote: bool,
 }
 
 fn score(runs: &Runs) -> Scorecard {
@@ -102,6 +105,10 @@ fn score(runs: &Runs) -> Scorecard {
             format!("receipt_verify: {}", switch(flag::RECEIPT_VERIFY, runs.receipt_verify)),
         ),
     ];
+    let kept_local = match runs.sync_remote {
+        true => "a sync remote is set: shared facts leave by a confirmed sync_push alone, and private or sensitive ones never",
+        false => "no sync remote: nothing leaves the cluster unless it is exported",
+    };
     let exit_test = vec![
         verdict("EXPORT", "Can you take it with you?", exports, export_evidence),
         verdict("INSPECT", "Can you read it without the product?", true, "exports are JSON lines in a tar; receipts are CBOR"),
@@ -117,7 +124,7 @@ fn score(runs: &Runs) -> Scorecard {
             false,
             "no router: nothing here sends requests to a model or another service",
         ),
-        verdict("KEEP-LOCAL", "Does it stay with you?", true, "no sync remote: nothing leaves the cluster unless it is exported"),
+        verdict("KEEP-LOCAL", "Does it stay with you?", true, kept_local),
         verdict(
             "PROVE",
             "Can you prove to others what happened?",
@@ -176,6 +183,7 @@ impl Tool for ContextCustodyAudit {
             export_folder: ctx.services.audit_export_dir.is_some(),
             revocation: is_on(flag::PASSPORT_REVOCATION),
             receipts: head.size,
+            sync_remote: remote_for(ctx)?.is_some(),
         };
         Ok(Reply::at(served.revision, score(&runs)))
     }
@@ -198,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_capability_that_is_switched_off_scores_partial_and_never_strong() {
-        let all = Runs { receipt_verify: true, audit_export: true, export_folder: true, revocation: true, receipts: 7 };
+        let all = Runs { receipt_verify: true, audit_export: true, export_folder: true, revocation: true, receipts: 7, sync_remote: false };
         assert_eq!(
             verdicts(&all),
             "SEE strong, DO strong, REMEMBER strong, CHECK strong, EXPORT strong, INSPECT strong, REVOKE strong, ROUTE partial, \
@@ -210,7 +218,7 @@ mod tests {
             told.contains("CHECK partial") && told.contains("EXPORT partial") && told.ends_with("risk 3 (moderate), 2 recommendations"),
             "{told}"
         );
-        let no_place = Runs { receipt_verify: true, audit_export: true, export_folder: false, revocation: true, receipts: 7 };
+        let no_place = Runs { receipt_verify: true, audit_export: true, export_folder: false, revocation: true, receipts: 7, sync_remote: false };
         assert!(verdicts(&no_place).contains("EXPORT partial"));
         let lax = Runs { revocation: false, ..all };
         assert!(verdicts(&lax).contains("REVOKE partial"), "{}", verdicts(&lax));
@@ -218,7 +226,7 @@ mod tests {
 
     #[test]
     fn every_verdict_names_the_capability_behind_it() {
-        let card = score(&Runs { receipt_verify: false, audit_export: false, export_folder: false, revocation: false, receipts: 0 });
+        let card = score(&Runs { receipt_verify: false, audit_export: false, export_folder: false, revocation: false, receipts: 0, sync_remote: true });
         assert!(all(&card).all(|found| !found.evidence.is_empty() && !found.question.is_empty()));
         assert!((1..=5).contains(&card.lock_in_risk.unwrap()));
     }

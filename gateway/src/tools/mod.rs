@@ -35,6 +35,7 @@ pub mod repos;
 pub mod reuse;
 pub mod search;
 pub mod sessions;
+pub mod sync;
 pub mod update;
 pub mod usage;
 pub mod work;
@@ -112,6 +113,9 @@ pub fn crux() -> Catalog {
         .with::<passports::PassportSplit>()
         .with::<passports::PassportMerge>()
         .with::<passports::PassportLinkDevice>()
+        .with::<sync::SyncPull>()
+        .with::<sync::SyncPush>()
+        .with::<sync::SyncStatus>()
         .with::<update::UpdateStatus>()
         .with::<custody::ContextCustodyAudit>()
         .with::<work::ListProjects>()
@@ -187,6 +191,7 @@ pub mod group {
     pub const ORCHESTRATORS: &str = "orchestrators";
     pub const GITHUB: &str = "github";
     pub const REPOSITORIES: &str = "repositories";
+    pub const SYNC: &str = "sync";
     pub const MEASURES: &str = "measures";
     pub const TOOLS: &str = "tools";
 }
