@@ -174,7 +174,7 @@ pub const TOOL_SURFACE: Definition = Definition {
 };
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 32] = [
+pub const ALL: [Definition; 33] = [
     PUNCHCARD,
     APPROVAL_QUEUE,
     RECEIPT_VERIFY,

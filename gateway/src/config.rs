@@ -43,8 +43,9 @@ pub struct Config {
     /// gateway of a cluster, to be kept like a password. Different: a client that reaches another gateway has to initialize
     /// anew, and some clients don't; and hand-offs that were signed at the one do not verify at the other.
     pub session_key: String,
-    /// Public keys of the cluster's receipts, old ones included: Ed25519, 32 bytes in hex each. None: receipts are shown and
-    /// never called verified.
+    /// Public keys of the cluster's receipts: Ed25519, 32 bytes in hex each. Those that followed one of them, and those before it,
+    /// are learnt from the cluster's ring once the signatures of both keys show it. None: receipts are shown and never called
+    /// verified.
     pub receipt_keys: Vec<String>,
     /// `Host` names accepted besides loopback, without port; none by default. One that clients use is missing: they get 403.
     pub allowed_hosts: Vec<String>,

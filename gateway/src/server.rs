@@ -11,7 +11,6 @@ use axum::extract::{Path, Query, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::routing::{any, get, patch, post, put};
-use ed25519_dalek::VerifyingKey;
 use quorate_domain::flag::{Definition, Flags, GetFlags};
 use quorate_domain::refusal::shown;
 use quorate_domain::session_plan::GetIntent;
@@ -27,7 +26,7 @@ use crate::cluster::{Cluster, ConnectError, Consistency};
 use crate::config::{Config, ConfigError, Settings};
 use crate::edge::{self, Doors};
 use crate::github::Connector;
-use crate::keys::PassportKeys;
+use crate::keys::{PassportKeys, ReceiptKeys};
 use crate::limit::{FLAGS_ASKED_FOR, INGESTING_MAX, LIST_CHANGES_WAITING, STANDING_STALE_MS_MAX, STREAMS_MAX};
 use crate::mcp::live::Live;
 use crate::mcp::prompts;
@@ -58,7 +57,7 @@ pub struct Services {
     pub passport_keys: PassportKeys,
     pub webhook_keys: WebhookKeys,
     /// Public keys of receipts by id.
-    pub receipt_keys: Vec<(String, VerifyingKey)>,
+    pub receipt_keys: ReceiptKeys,
     /// The tools that `find_tools` and `call_tool` reach.
     pub tools: Catalog,
     pub index: Index,
@@ -81,7 +80,7 @@ impl Services {
         let sessions = Sessions::new(&settings.session_key);
         let passport_keys = PassportKeys::new(&settings.session_key);
         let webhook_keys = WebhookKeys::new(&settings.session_key);
-        let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
+        let (receipt_keys, audit_export_dir) = (ReceiptKeys::new(settings.receipt_keys.clone()), settings.audit_export_dir.clone());
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
         let (index, meter, tracer) = (Index::of(&tools), Meter::default(), Tracer::new(&settings.session_key));
         let scans = Scans::new(settings.scan_roots.clone());
@@ -448,6 +447,8 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/v1/repos/{id}/scan/missing", SCANNING, post(missing_parts).fallback(only_post))
         .route("/v1/repos/{id}/scan/parts", SCANNING, post(put_parts).fallback(only_post))
         // Signed, and answers nothing.
+        .route("/v1/log/cosigned", RECEIPTS, get(log_cosigned))
+        .route("/v1/log/checkpoint", RECEIPTS, get(log_checkpoint))
         .route("/v1/integrations/github/webhook", Open, post(github_webhook).fallback(only_post))
         .route("/v1/activity", AnyScope(&[tools::measures::WRITING]), post(write_activity).fallback(only_post))
         .route("/v1/activity/turn/{turn_id}", AnyScope(&[tools::measures::READING]), get(read_activity))

@@ -13,8 +13,12 @@ pub mod file;
 pub mod note;
 mod seal;
 mod sign;
+pub mod heads;
 
+pub mod ring;
 pub use erasure::ErasureClaim;
 pub use file::{Fault, Report, verify};
 pub use seal::Seal;
+pub use cosign::Cosigner;
 pub use sign::{Signer, public_key};
+pub use heads::verify_together;

@@ -111,7 +111,10 @@ impl Tool for OutputAttest {
         let prove = ProveReceipt { receipt_id: done.manifest_id.clone(), size: None };
         let (proven, _) = cluster.read_as(ctx.principal()?, prove, Consistency::AtLeast(revision), ctx.deadline).await?;
         let signer_key_id = proven.receipt.signature.as_ref().map(|(key_id, _)| key_id.clone()).unwrap_or_default();
-        let made = OutputFile::of(proven, &ctx.services.receipt_keys).map_err(|detail| CallError::Fault { detail })?;
+        let keys = ctx.services.receipt_keys.with(Some(&signer_key_id), cluster, ctx.principal()?, Some(revision), ctx.deadline).await?;
+        let made = OutputFile::of(proven, &keys).map_err(|detail| CallError::Fault { detail })?;
+        let store = signer.map(|signer| signer.manifest(&made.claim, &content)).transpose();
+        let store = store.map_err(|detail| CallError::Fault { detail })?;
         let manifest = Manifest {
             spec_version: "c2pa.v2.3".into(),
             manifest_jumbf_base64: BASE64.encode(file::text(&made)),
