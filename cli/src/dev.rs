@@ -366,6 +366,10 @@ fn gateway_config(data: &Path, deployment: &Deployment) -> Result<quorate_gatewa
         session_key: deployment.session_key.clone(),
         audit_export_dir: Some(std::env::var_os("CORECRUXD_AUDIT_EXPORT_DIR").map_or_else(|| data.join("exports"), PathBuf::from)),
         receipt_keys: vec![quorate_proof::public_key(&deployment.receipt_key).map_err(Failure::config)?],
+        c2pa_signer_backend: std::env::var("CORECRUXD_C2PA_SIGNER_BACKEND").ok(),
+        c2pa_signer_key_id: std::env::var("CORECRUXD_C2PA_SIGNER_KEY_ID").ok(),
+        c2pa_signer_signing_key_b64: std::env::var("CORECRUXD_C2PA_SIGNER_SIGNING_KEY_B64").ok(),
+        c2pa_signer_certificates: std::env::var_os("CORECRUXD_C2PA_SIGNER_CERTIFICATES").map(PathBuf::from),
         ..Default::default()
     })
 }

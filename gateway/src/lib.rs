@@ -13,6 +13,7 @@
 
 pub mod approvals;
 pub mod auth;
+mod c2pa;
 pub mod call;
 pub mod cards;
 pub mod cluster;

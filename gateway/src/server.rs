@@ -21,6 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, broadcast, watch};
 
 use crate::auth::Tokens;
+use crate::c2pa::X509Signer;
 use crate::call::{CallContext, CallError};
 use crate::cluster::{Cluster, ConnectError, Consistency};
 use crate::config::{Config, ConfigError, Settings};
@@ -65,6 +66,8 @@ pub struct Services {
     pub audit_export_dir: Option<PathBuf>,
     /// Says which list has changed. Those of the product change with the program alone.
     pub list_changes: broadcast::Sender<ListChange>,
+    /// What signs manifests for readers of C2PA.
+    pub x509_signer: Option<X509Signer>,
     pub meter: Meter,
     pub scans: Scans,
     pub tracer: Tracer,
@@ -98,6 +101,7 @@ impl Services {
             meter,
             tracer,
             routes,
+            x509_signer: settings.x509_signer.clone(),
             posture,
             updates,
             scans,
