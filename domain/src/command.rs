@@ -129,6 +129,10 @@ commands! {
     BeginDocument(document::BeginDocument) -> document::DocumentBegun,
     AddPassages(document::AddPassages) -> document::PassagesAdded,
     RemoveDocument(document::RemoveDocument) -> document::DocumentRemoved,
+    RotateReceiptKey(key_ring::RotateReceiptKey) -> key_ring::ReceiptKeyRotated,
+    AddCosigner(key_ring::AddCosigner) -> key_ring::CosignerAdded,
+    SetSignInKey(identity::SetSignInKey) -> identity::SignInKeySet,
+    OpenToken(identity::OpenToken) -> identity::TokenOpened,
 }
 
 impl Command {

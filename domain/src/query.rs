@@ -133,6 +133,7 @@ queries! {
     ListGaps(search::ListGaps) -> search::Gaps,
     CheckDocuments(document::CheckDocuments) -> document::DocumentsChecked,
     ListDocuments(document::ListDocuments) -> document::Documents,
+    GetSignInKey(identity::GetSignInKey) -> Option<identity::SignInKey>,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -21,7 +21,7 @@ use crate::server::App;
 use crate::tools::measures;
 use crate::tools::observations::{self, Told};
 use crate::traces::Tags;
-use crate::{approvals, cards, projects, proofs, scans};
+use crate::{approvals, cards, projects, proofs, scans, sign_in};
 
 /// Where the log stood.
 pub const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
@@ -337,6 +337,7 @@ pub fn openapi(app: &App) -> Value {
     } });
     for (path, operation) in proofs::openapi(&failure)
         .into_iter()
+        .chain(sign_in::openapi(&failure))
         .chain(observations::openapi(&failure))
         .chain(measures::openapi(&failure))
         .chain(cards::openapi(&failure))

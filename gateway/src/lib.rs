@@ -45,6 +45,7 @@ pub mod scans;
 pub mod schema;
 pub mod server;
 pub mod session;
+mod sign_in;
 pub mod sse;
 pub mod surface;
 pub mod tools;

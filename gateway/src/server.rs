@@ -39,6 +39,7 @@ use crate::registry::{Answer, Catalog, Entry, Tool};
 use crate::routes::{Access, Route, Routes};
 use crate::scans::{self, Scans};
 use crate::session::Sessions;
+use crate::sign_in::{self, Challenges};
 use crate::surface;
 use crate::tools::approvals::ApprovalDecide;
 use crate::tools::hardening::Posture;
@@ -56,6 +57,7 @@ use crate::{
 pub struct Services {
     pub sessions: Sessions,
     pub passport_keys: PassportKeys,
+    pub challenges: Challenges,
     pub webhook_keys: WebhookKeys,
     /// Public keys of receipts by id.
     pub receipt_keys: ReceiptKeys,
@@ -64,10 +66,10 @@ pub struct Services {
     pub index: Index,
     /// Where audit exports are saved.
     pub audit_export_dir: Option<PathBuf>,
-    /// Says which list has changed. Those of the product change with the program alone.
-    pub list_changes: broadcast::Sender<ListChange>,
     /// What signs manifests for readers of C2PA.
     pub x509_signer: Option<X509Signer>,
+    /// Says which list has changed. Those of the product change with the program alone.
+    pub list_changes: broadcast::Sender<ListChange>,
     pub meter: Meter,
     pub scans: Scans,
     pub tracer: Tracer,
@@ -82,6 +84,7 @@ impl Services {
         let tools = tools::crux();
         let sessions = Sessions::new(&settings.session_key);
         let passport_keys = PassportKeys::new(&settings.session_key);
+        let challenges = Challenges::new(&settings.session_key);
         let webhook_keys = WebhookKeys::new(&settings.session_key);
         let (receipt_keys, audit_export_dir) = (ReceiptKeys::new(settings.receipt_keys.clone()), settings.audit_export_dir.clone());
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
@@ -92,16 +95,17 @@ impl Services {
         Self {
             sessions,
             passport_keys,
+            challenges,
             webhook_keys,
             receipt_keys,
             index,
             tools,
             audit_export_dir,
+            x509_signer: settings.x509_signer.clone(),
             list_changes,
             meter,
             tracer,
             routes,
-            x509_signer: settings.x509_signer.clone(),
             posture,
             updates,
             scans,
@@ -443,6 +447,8 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/v1/receipts/{id}", RECEIPTS, get(receipt))
         .route("/v1/log/head", RECEIPTS, get(log_head))
         .route("/v1/log/keys", RECEIPTS, get(log_keys))
+        .route("/v1/log/cosigned", RECEIPTS, get(log_cosigned))
+        .route("/v1/log/checkpoint", RECEIPTS, get(log_checkpoint))
         .route("/v1/log/proof/inclusion", RECEIPTS, get(log_inclusion))
         .route("/v1/log/proof/consistency", RECEIPTS, get(log_consistency))
         .route("/v1/sessions/{id}/observations", TELLING, post(observe))
@@ -451,11 +457,12 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/v1/repos/{id}/scan/missing", SCANNING, post(missing_parts).fallback(only_post))
         .route("/v1/repos/{id}/scan/parts", SCANNING, post(put_parts).fallback(only_post))
         // Signed, and answers nothing.
-        .route("/v1/log/cosigned", RECEIPTS, get(log_cosigned))
-        .route("/v1/log/checkpoint", RECEIPTS, get(log_checkpoint))
         .route("/v1/integrations/github/webhook", Open, post(github_webhook).fallback(only_post))
         .route("/v1/activity", AnyScope(&[tools::measures::WRITING]), post(write_activity).fallback(only_post))
         .route("/v1/activity/turn/{turn_id}", AnyScope(&[tools::measures::READING]), get(read_activity))
+        // Whoever asks has no token yet: the signature is the credential.
+        .route("/v1/auth/challenge", Open, post(auth_challenge).fallback(only_post))
+        .route("/v1/auth/token", Open, post(auth_token).fallback(only_post))
         .route("/v1/output/verify", Token, post(verify_output).fallback(only_post))
         .route("/v1/events", AnyScope(&[events::SCOPE]), get(follow_events))
         .route("/v1/guard", GUARD, post(guard).fallback(only_post))
@@ -671,6 +678,22 @@ async fn receipt(
 
 async fn log_head(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
     proofs::head(&app, &query, &headers).await
+}
+
+async fn auth_challenge(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    sign_in::challenge(&app, request).await
+}
+
+async fn auth_token(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    sign_in::token(&app, request).await
+}
+
+async fn log_cosigned(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    proofs::cosigned(&app, &query, &headers).await
+}
+
+async fn log_checkpoint(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    proofs::checkpoint(&app, &query, &headers).await
 }
 
 async fn log_keys(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
