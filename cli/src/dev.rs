@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use crate::deployment::{DATA_DEFAULT, Deployment, NodeEntry, TokenEntry, try_lock};
 use crate::exit::{self, Failure};
 use crate::status::{connect, survey};
-use crate::{admin, cert, http, token, transfer};
+use crate::{admin, cert, http, key, token, transfer};
 
 /// Run three nodes and a gateway on this machine, supervised, with ready tokens.
 #[derive(Args)]
@@ -276,6 +276,11 @@ fn write_secret(path: &Path, value: &impl serde::Serialize) -> Result<(), Failur
     Ok(())
 }
 
+/// Where `quorate key rotate` puts further receipt keys for the nodes.
+pub fn receipt_keys_file(data: &Path) -> PathBuf {
+    data.join("receipt-keys")
+}
+
 pub fn node_folder(data: &Path, id: u64) -> PathBuf {
     data.join(format!("node-{id}"))
 }
@@ -298,6 +303,7 @@ fn node_config(data: &Path, deployment: &Deployment, node: &NodeEntry) -> quorat
         http: node.http.clone(),
         cluster_secret: Some(deployment.cluster_secret.clone()),
         receipt_key: deployment.receipt_key.clone(),
+        receipt_keys_file: Some(receipt_keys_file(data)),
         ..Default::default()
     }
 }
@@ -342,6 +348,7 @@ async fn bring_up(deployment: &Deployment, data: &Path, flags: &[(String, String
     token::put_all(&nodes, &deployment.tokens).await?;
     let public_key = quorate_proof::public_key(&deployment.receipt_key).map_err(Failure::config)?;
     admin::propose(&nodes, AddReceiptKey { public_key }).await?;
+    key::enroll(&nodes, false).await?;
     token::set_flags(&nodes, flags).await
 }
 
@@ -359,6 +366,10 @@ fn gateway_config(data: &Path, deployment: &Deployment) -> Result<quorate_gatewa
         session_key: deployment.session_key.clone(),
         audit_export_dir: Some(std::env::var_os("CORECRUXD_AUDIT_EXPORT_DIR").map_or_else(|| data.join("exports"), PathBuf::from)),
         receipt_keys: vec![quorate_proof::public_key(&deployment.receipt_key).map_err(Failure::config)?],
+        c2pa_signer_backend: std::env::var("CORECRUXD_C2PA_SIGNER_BACKEND").ok(),
+        c2pa_signer_key_id: std::env::var("CORECRUXD_C2PA_SIGNER_KEY_ID").ok(),
+        c2pa_signer_signing_key_b64: std::env::var("CORECRUXD_C2PA_SIGNER_SIGNING_KEY_B64").ok(),
+        c2pa_signer_certificates: std::env::var_os("CORECRUXD_C2PA_SIGNER_CERTIFICATES").map(PathBuf::from),
         ..Default::default()
     })
 }

@@ -116,7 +116,7 @@ enum Verb {
     /// Create and revoke bearer tokens
     #[command(subcommand)]
     Token(token::Token),
-    /// List the public keys of receipts, and add one
+    /// List the public keys of receipts, add one, rotate them, and enroll the nodes' own
     #[command(subcommand)]
     Key(key::Key),
     /// See and check receipts, and save them with their proofs

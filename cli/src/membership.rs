@@ -17,8 +17,8 @@ use tonic::Code;
 
 use crate::deployment::{Deployment, NodeEntry, Nodes, Target, try_lock};
 use crate::exit::{self, Failure};
-use crate::output;
 use crate::status::{Survey, ask, connect, silence, survey};
+use crate::{key, output};
 
 /// Add the fresh node that runs at an address, as a learner.
 ///
@@ -241,6 +241,17 @@ impl Join {
     }
 }
 
+/// A new voter's cosignatures are to count. That they don't yet is no reason to call the change itself failed.
+async fn enroll(nodes: &Nodes) {
+    let missing = match key::enroll(nodes, false).await {
+        Ok(found) => found.values().any(|row| row["state"] == "unreachable"),
+        Err(_) => true,
+    };
+    if missing {
+        eprintln!("quorate: not every node's key is in the ring yet; run `quorate key enroll` when all nodes answer");
+    }
+}
+
 impl Promote {
     pub async fn run(self) -> Result<(), Failure> {
         let _only = only_change(&self.target, self.dry_run)?;
@@ -248,6 +259,9 @@ impl Promote {
         let id = self.id;
         let promotion = Promotion { id, instead_of: None };
         let changed = change(&nodes, Change::Promote(promotion), self.dry_run).await?.map_err(refused)?;
+        if !self.dry_run {
+            enroll(&nodes).await;
+        }
         let text = match (self.dry_run, changed) {
             (true, true) => format!("would make node {id} a voter, if it stays as close for some seconds"),
             (_, false) => format!("node {id} is a voter already"),
@@ -357,6 +371,7 @@ impl Replace {
         self.say("it is a learner and catches up");
         self.promote(&nodes, new.id).await?;
         self.say("it votes");
+        enroll(&nodes).await;
         let removal = Removal { id: old, force: false };
         match change(&nodes, Change::Remove(removal), false).await? {
             // `no_member`: it never got so far as to be one.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::{Args, Subcommand};
 use quorate_domain::flag::SetFlag;
-use quorate_domain::identity::{self, ListPassports, ListTokens, PutToken, RevokeToken, TokenRow, check_name, token_hash};
+use quorate_domain::identity::{self, ListPassports, ListTokens, PutToken, RevokeToken, SetSignInKey, TokenRow, check_name, token_hash};
 use quorate_domain::{Principal, Refusal, Tier, UnixMs};
 use quorate_gateway::cluster::{Cluster, now_unix_ms};
 use serde_json::{Value, json};
@@ -28,6 +28,33 @@ pub enum Token {
     List(List),
     /// End a token, within a second on every gateway
     Revoke(Revoke),
+    /// Set the public key with which a passport signs in for short-lived tokens, or take it away
+    Key(KeyOf),
+}
+
+/// Set the public key with which a passport signs in for short-lived tokens, or take it away.
+///
+/// Whoever holds the private half signs what `POST /v1/auth/challenge` gives, and gets a token of 15 minutes for it. Tokens that the
+/// passport has stay. Running it again changes nothing.
+#[derive(Args)]
+pub struct KeyOf {
+    /// Name of the agent or person
+    #[arg(long)]
+    passport: String,
+    /// Team that it belongs to
+    #[arg(long, default_value = "default")]
+    tenant: String,
+    /// Ed25519, 64 hex digits
+    #[arg(long, value_name = "PUBLIC_KEY", required_unless_present = "remove", conflicts_with = "remove")]
+    set: Option<String>,
+    /// Take the key away
+    #[arg(long)]
+    remove: bool,
+    #[command(flatten)]
+    target: Target,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// Make a passport, if it is new, and a token for it; the token is shown this once.
@@ -97,6 +124,7 @@ impl Token {
             Token::Create(create) => create.target.json,
             Token::List(list) => list.target.json,
             Token::Revoke(revoke) => revoke.target.json,
+            Token::Key(key) => key.target.json,
         }
     }
 
@@ -105,7 +133,27 @@ impl Token {
             Token::Create(create) => create.run().await,
             Token::List(list) => list.run().await,
             Token::Revoke(revoke) => revoke.run().await,
+            Token::Key(key) => key.run().await,
         }
+    }
+}
+
+impl KeyOf {
+    async fn run(self) -> Result<(), Failure> {
+        let Self { passport, tenant, set, target, dry_run, .. } = self;
+        let what = if set.is_some() { "signs in with that key" } else { "signs in with no key" };
+        if dry_run {
+            let json = json!({"ok": true, "changed": false, "dry_run": true, "passport": passport, "tenant": tenant});
+            output::print(target.json, &json, &format!("would have it that {passport} of tenant {tenant} {what}"));
+            return Ok(());
+        }
+        let command = SetSignInKey { tenant: tenant.clone(), passport: passport.clone(), public_key: set };
+        let done = admin::propose(&target.nodes()?, command).await?;
+        let json = json!({"ok": true, "changed": done.changed, "dry_run": false, "passport": passport, "tenant": tenant,
+            "public_key": done.public_key});
+        let already = if done.changed { "now" } else { "already" };
+        output::print(target.json, &json, &format!("{passport} of tenant {tenant} {what} {already}"));
+        Ok(())
     }
 }
 

@@ -144,6 +144,10 @@ commands! {
     MirrorFacts(fact::sync::MirrorFacts) -> fact::sync::FactsMirrored,
     PromoteFacts(fact::sync::PromoteFacts) -> fact::sync::FactsPromoted,
     RecordPush(fact::sync::RecordPush) -> fact::sync::PushRecorded,
+    RotateReceiptKey(key_ring::RotateReceiptKey) -> key_ring::ReceiptKeyRotated,
+    AddCosigner(key_ring::AddCosigner) -> key_ring::CosignerAdded,
+    SetSignInKey(identity::SetSignInKey) -> identity::SignInKeySet,
+    OpenToken(identity::OpenToken) -> identity::TokenOpened,
 }
 
 impl Command {

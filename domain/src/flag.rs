@@ -158,6 +158,13 @@ pub const AUDIT_EXPORT: Definition =
     Definition { name: "CORECRUXD_FEATURE_AUDIT_EXPORT", default: "on", words: &[], about: "audit_export_bundle" };
 
 pub const C2PA_OUTPUT: Definition = Definition { name: "CORECRUXD_FEATURE_C2PA_OUTPUT", default: "on", words: &[], about: "output_attest" };
+/// Needs a certificate, which a gateway is given in its settings.
+pub const C2PA_X509_SIGNER: Definition = Definition {
+    name: "CORECRUXD_FEATURE_C2PA_X509_SIGNER",
+    default: "off",
+    words: &[],
+    about: "whether output_attest also makes a manifest that readers of C2PA open, signed by the gateway's X.509 certificate",
+};
 pub const CUSTODY_AUDIT: Definition =
     Definition { name: "CRUX_CONTEXT_CUSTODY_AUDIT", default: "on", words: &[], about: "context_custody_audit" };
 
@@ -199,6 +206,7 @@ pub const ALL: [Definition; 33] = [
     OBSERVE,
     AUDIT_EXPORT,
     C2PA_OUTPUT,
+    C2PA_X509_SIGNER,
     CUSTODY_AUDIT,
     MINT_REQUESTS,
     PASSPORT_REVOCATION,

@@ -6,6 +6,7 @@
 //!   alone is the gateways' to refuse, who believe one for less than a second: an entry says who called and not by which token.
 
 mod list;
+mod sign_in;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 pub use self::list::{ListPassports, ListTokens, Passports, TokenRow, Tokens};
+pub use self::sign_in::{GetSignInKey, OpenToken, SetSignInKey, SignInKey, SignInKeySet, TokenOpened, challenge_bytes, is_signed};
 use crate::flag;
 use crate::key::Key;
 use crate::limit::{NAME_BYTES_MAX, TEXT_BYTES_MAX};

@@ -106,6 +106,14 @@ pub const ARTEFACTS_MAX: u64 = 10_000;
 pub const ARTEFACT_TTL_S_MAX: u64 = 7_776_000;
 /// Keys that a cluster may ever sign receipts with.
 pub const RECEIPT_KEYS_MAX: usize = 100;
+/// Keys that its nodes may ever cosign heads with.
+pub const COSIGNERS_MAX: usize = 200;
+/// How long a token lives that was opened by a challenge.
+pub const SIGN_IN_TOKEN_MS: u64 = 15 * 60_000;
+/// Such tokens of one passport that live at a time.
+pub const SIGN_IN_TOKENS_MAX: usize = 32;
+/// A gateway's challenge: names of at most 512 bytes each, an instant and a nonce, sealed and encoded.
+pub const SIGN_IN_CHALLENGE_BYTES_MAX: usize = 4_096;
 /// Observations of one call.
 pub const OBSERVATIONS_PER_CALL_MAX: usize = 100;
 /// Fact versions that one read of an export looks at. Few in tests, which so need several.

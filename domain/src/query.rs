@@ -142,6 +142,7 @@ queries! {
     PlanPush(fact::sync::PlanPush) -> fact::sync::PushPlan,
     GetSync(fact::sync::GetSync) -> fact::sync::SyncState,
     ListSyncConflicts(fact::sync::ListSyncConflicts) -> fact::sync::SyncConflicts,
+    GetSignInKey(identity::GetSignInKey) -> Option<identity::SignInKey>,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

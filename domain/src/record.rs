@@ -160,6 +160,12 @@ pub enum Kind {
     CorpusSource = 206,
     CorpusOrder = 207,
     CorpusWord = 208,
+    // Keys, under the cluster
+    ReceiptSigningKey = 240,
+    Cosigner = 241,
+    // Signing in: keys of passports, and an index
+    SignInKey = 242,
+    SignInToken = 243,
 }
 
 /// The tenant name under which cluster-wide state lives. It can't be a tenant: names are not empty.

@@ -84,6 +84,10 @@ fn goes_on(command: &Command) -> bool {
             | Command::SetFlag(_)
             | Command::SetWorkGate(_)
             | Command::AddReceiptKey(_)
+            | Command::RotateReceiptKey(_)
+            | Command::AddCosigner(_)
+            | Command::SetSignInKey(_)
+            | Command::OpenToken(_)
             | Command::SetSpaceAlarm(_)
             | Command::RaiseFeatureLevel(_)
             // Bounded in number, and nobody gets to the rest without a session. Usage is added to rows that are there.

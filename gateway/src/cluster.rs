@@ -326,6 +326,34 @@ impl Cluster {
         Err(CallError::Unreadable { detail, retry_after_ms: 1_000 })
     }
 
+    /// Has every node that is known cosign a head of the caller's log; each answers for itself, by its address, in their order.
+    pub async fn cosign(
+        &self,
+        caller: &Principal,
+        note: &str,
+        revision: Revision,
+        deadline: Instant,
+    ) -> Vec<(String, Result<String, String>)> {
+        use wire::cosign_response::Result as Answer;
+        let nodes = self.shared.nodes();
+        let asked = nodes.iter().map(|node| async {
+            let request = wire::CosignRequest { caller: Some(on_wire(caller)), note: note.into(), revision: revision.0 };
+            let left = deadline.saturating_duration_since(Instant::now()).min(READ_ATTEMPT);
+            let answer = match timeout(left, async { node.client.clone().cosign(request).await }).await {
+                Err(_) => Err("it did not answer".into()),
+                Ok(Err(status)) => Err(reason(&status).to_string()),
+                Ok(Ok(response)) => match response.into_inner().result {
+                    Some(Answer::Line(line)) => Ok(line),
+                    Some(Answer::Refused(why)) => Err(why),
+                    Some(Answer::Unavailable(why)) => Err(format!("{} {}", why.reason, why.detail)),
+                    None => Err("an empty answer".into()),
+                },
+            };
+            (node.address.clone(), answer)
+        });
+        join_all(asked).await
+    }
+
     /// Opens a stream of the caller's change events, on some node that answers.
     pub async fn watch(&self, caller: &Principal, since: Revision) -> Option<tonic::Streaming<wire::WatchResponse>> {
         let request = wire::WatchRequest { caller: Some(on_wire(caller)), since_revision: since.0 };

@@ -10,6 +10,7 @@ use quorate_domain::identity::{check_name, key_fingerprint};
 use quorate_link::Files;
 use serde::{Deserialize, Serialize};
 
+use crate::c2pa::X509Signer;
 use crate::github::settings::GitHub;
 use crate::notices::Slack;
 use crate::plans;
@@ -46,8 +47,9 @@ pub struct Config {
     /// gateway of a cluster, to be kept like a password. Different: a client that reaches another gateway has to initialize
     /// anew, and some clients don't; and hand-offs that were signed at the one do not verify at the other.
     pub session_key: String,
-    /// Public keys of the cluster's receipts, old ones included: Ed25519, 32 bytes in hex each. None: receipts are shown and
-    /// never called verified.
+    /// Public keys of the cluster's receipts: Ed25519, 32 bytes in hex each. Those that followed one of them, and those before it,
+    /// are learnt from the cluster's ring once the signatures of both keys show it. None: receipts are shown and never called
+    /// verified.
     pub receipt_keys: Vec<String>,
     /// `Host` names accepted besides loopback, without port; none by default. One that clients use is missing: they get 403.
     pub allowed_hosts: Vec<String>,
@@ -57,6 +59,16 @@ pub struct Config {
     /// Folder for audit exports, made when it is missing; none by default, and then `audit_export_bundle` is refused. Whoever reads
     /// it reads the team's facts, so files are their owner's alone.
     pub audit_export_dir: Option<PathBuf>,
+    /// Where the key lies that signs manifests for readers of C2PA once the flag `CORECRUXD_FEATURE_C2PA_X509_SIGNER` is on: `local`, in
+    /// the next settings; none by default, and then there are none to sign. Set alike on all gateways.
+    pub c2pa_signer_backend: Option<String>,
+    /// What replies call that key.
+    pub c2pa_signer_key_id: Option<String>,
+    /// The key: PKCS#8 in base64, Ed25519 or ECDSA on P-256. To be kept like a password: whoever has it can sign as you.
+    pub c2pa_signer_signing_key_b64: Option<String>,
+    /// PEM file of its certificate and those above it, except the root. It needs what C2PA asks of a certificate; of an authority that
+    /// readers do not trust, they call its manifests valid and not trusted.
+    pub c2pa_signer_certificates: Option<PathBuf>,
     /// Folders whose repositories `register_repo` scans here, at once; none by default, and then `quorate scan` does it where the
     /// code is. Callers learn the names of files and functions below them.
     pub scan_roots: Vec<PathBuf>,
@@ -151,6 +163,10 @@ impl Default for Config {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             audit_export_dir: None,
+            c2pa_signer_backend: None,
+            c2pa_signer_key_id: None,
+            c2pa_signer_signing_key_b64: None,
+            c2pa_signer_certificates: None,
             scan_roots: Vec::new(),
             github_repositories: Vec::new(),
             github_tenant: None,
@@ -208,6 +224,7 @@ pub struct Settings {
     pub allowed_hosts: Vec<String>,
     pub allowed_origins: Vec<String>,
     pub audit_export_dir: Option<PathBuf>,
+    pub x509_signer: Option<X509Signer>,
     /// As they are without links.
     pub scan_roots: Vec<PathBuf>,
     pub github: Option<GitHub>,
@@ -236,6 +253,7 @@ impl Config {
         let wrong = |field, problem: String| Err(ConfigError { field, problem });
         let github = GitHub::of(&self)?;
         let sync = Remote::of(&self)?;
+        let x509_signer = X509Signer::of(&self)?;
         let Ok(listen) = self.listen.parse::<SocketAddr>() else {
             return wrong("listen", format!("is no address such as 127.0.0.1:7400: `{}`", self.listen));
         };
@@ -330,6 +348,7 @@ impl Config {
             allowed_hosts: self.allowed_hosts,
             allowed_origins: self.allowed_origins,
             audit_export_dir,
+            x509_signer,
             scan_roots,
             github,
             sync,

@@ -20,7 +20,7 @@ use crate::server::App;
 use crate::tools::measures;
 use crate::tools::observations::{self, Told};
 use crate::traces::Tags;
-use crate::{approvals, budgets, cards, kinds, projects, proofs, scans, sync};
+use crate::{approvals, budgets, cards, kinds, projects, proofs, scans, sign_in, sync};
 
 /// Where the log stood.
 pub const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
@@ -182,15 +182,20 @@ pub async fn read_activity(app: &Arc<App>, turn_id: String, headers: &HeaderMap)
 
 /// `POST /v1/output/verify`: a decoded manifest in, what it shows out, if one of this cluster's keys signed it.
 pub async fn verify_output(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
-    let Received { body, caller, .. } = match receive(app, request).await {
+    let Received { body, caller, deadline, .. } = match receive(app, request).await {
         Ok(received) => received,
         Err(refused) => return refused,
     };
-    if caller.is_none() {
-        return refusal(&CallError::Unauthenticated);
-    }
-    let is_known = |report: &Report| app.services.receipt_keys.iter().any(|(id, _)| *id == report.key_id);
-    let answer = match quorate_proof::file::verify_json(&body, None) {
+    let Some(caller) = caller else { return refusal(&CallError::Unauthenticated) };
+    let verified = quorate_proof::file::verify_json(&body, None);
+    let key_id = verified.as_ref().ok().map(|report| report.key_id.as_str());
+    let keys = app.services.receipt_keys.with(key_id, &app.cluster, &caller, None, deadline).await;
+    let keys = match keys {
+        Ok(keys) => keys,
+        Err(error) => return refusal(&error),
+    };
+    let is_known = |report: &Report| keys.iter().any(|(id, _)| *id == report.key_id);
+    let answer = match verified {
         Ok(report) if is_known(&report) => json!({ "valid": true, "report": report }),
         Ok(report) => json!({ "valid": false, "error": format!("the key `{}` is not this cluster's", report.key_id) }),
         Err(fault) => json!({ "valid": false, "error": fault.to_string() }),
@@ -333,6 +338,7 @@ pub fn openapi(app: &App) -> Value {
     } });
     for (path, operation) in proofs::openapi(&failure)
         .into_iter()
+        .chain(sign_in::openapi(&failure))
         .chain(observations::openapi(&failure))
         .chain(measures::openapi(&failure))
         .chain(cards::openapi(&failure))

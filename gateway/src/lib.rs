@@ -14,6 +14,7 @@
 pub mod approvals;
 pub mod auth;
 pub mod budgets;
+mod c2pa;
 pub mod call;
 pub mod cards;
 pub mod cluster;
@@ -50,6 +51,7 @@ pub mod scans;
 pub mod schema;
 pub mod server;
 pub mod session;
+mod sign_in;
 pub mod sse;
 pub mod surface;
 pub mod sync;

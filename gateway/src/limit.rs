@@ -37,6 +37,9 @@ pub const TOKENS_KEPT: usize = 10_000;
 /// A legacy session id's life. Long, because some clients never recover from a session that ended.
 pub const SESSION_ID_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1_000;
 
+/// How long a challenge can be answered.
+pub const CHALLENGE_MS: u64 = 60_000;
+
 /// Time to reach a node at all.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// One attempt at a write. A leader that is paused or cut off costs no longer than this, and mostly less: see `cluster`.

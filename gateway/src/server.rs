@@ -11,7 +11,6 @@ use axum::extract::{Path, Query, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::routing::{any, get, patch, post, put};
-use ed25519_dalek::VerifyingKey;
 use quorate_domain::flag::{Definition, Flags, GetFlags};
 use quorate_domain::refusal::shown;
 use quorate_domain::session_plan::GetIntent;
@@ -23,12 +22,13 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, broadcast, watch};
 
 use crate::auth::Tokens;
+use crate::c2pa::X509Signer;
 use crate::call::{CallContext, CallError};
 use crate::cluster::{Cluster, ConnectError, Consistency};
 use crate::config::{Config, ConfigError, Settings};
 use crate::edge::{self, Doors};
 use crate::github::Connector;
-use crate::keys::PassportKeys;
+use crate::keys::{PassportKeys, ReceiptKeys};
 use crate::limit::{FLAGS_ASKED_FOR, INGESTING_MAX, LIST_CHANGES_WAITING, STANDING_STALE_MS_MAX, STREAMS_MAX};
 use crate::mcp::live::Live;
 use crate::mcp::prompts;
@@ -41,6 +41,7 @@ use crate::registry::{Answer, Catalog, Entry, Tool};
 use crate::routes::{Access, Route, Routes};
 use crate::scans::{self, Scans};
 use crate::session::Sessions;
+use crate::sign_in::{self, Challenges};
 use crate::surface;
 use crate::sync::client::Remote;
 use crate::tools::approvals::ApprovalDecide;
@@ -60,14 +61,17 @@ use crate::{
 pub struct Services {
     pub sessions: Sessions,
     pub passport_keys: PassportKeys,
+    pub challenges: Challenges,
     pub webhook_keys: WebhookKeys,
     /// Public keys of receipts by id.
-    pub receipt_keys: Vec<(String, VerifyingKey)>,
+    pub receipt_keys: ReceiptKeys,
     /// The tools that `find_tools` and `call_tool` reach.
     pub tools: Catalog,
     pub index: Index,
     /// Where audit exports are saved.
     pub audit_export_dir: Option<PathBuf>,
+    /// What signs manifests for readers of C2PA.
+    pub x509_signer: Option<X509Signer>,
     /// Says which list has changed. Those of the product change with the program alone.
     pub list_changes: broadcast::Sender<ListChange>,
     pub meter: Meter,
@@ -87,8 +91,9 @@ impl Services {
         let tools = tools::crux();
         let sessions = Sessions::new(&settings.session_key);
         let passport_keys = PassportKeys::new(&settings.session_key);
+        let challenges = Challenges::new(&settings.session_key);
         let webhook_keys = WebhookKeys::new(&settings.session_key);
-        let (receipt_keys, audit_export_dir) = (settings.receipt_keys.clone(), settings.audit_export_dir.clone());
+        let (receipt_keys, audit_export_dir) = (ReceiptKeys::new(settings.receipt_keys.clone()), settings.audit_export_dir.clone());
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
         let (index, meter, tracer) = (Index::of(&tools), Meter::default(), Tracer::new(&settings.session_key));
         let scans = Scans::new(settings.scan_roots.clone());
@@ -98,11 +103,13 @@ impl Services {
         Self {
             sessions,
             passport_keys,
+            challenges,
             webhook_keys,
             receipt_keys,
             index,
             tools,
             audit_export_dir,
+            x509_signer: settings.x509_signer.clone(),
             list_changes,
             meter,
             tracer,
@@ -472,6 +479,8 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/v1/receipts/{id}", RECEIPTS, get(receipt))
         .route("/v1/log/head", RECEIPTS, get(log_head))
         .route("/v1/log/keys", RECEIPTS, get(log_keys))
+        .route("/v1/log/cosigned", RECEIPTS, get(log_cosigned))
+        .route("/v1/log/checkpoint", RECEIPTS, get(log_checkpoint))
         .route("/v1/log/proof/inclusion", RECEIPTS, get(log_inclusion))
         .route("/v1/log/proof/consistency", RECEIPTS, get(log_consistency))
         .route("/v1/sessions/{id}/observations", TELLING, post(observe))
@@ -486,6 +495,9 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/v1/sync/pairs", AnyScope(&[sync::serve::READING]), post(sync_pairs).fallback(only_post))
         .route("/v1/activity", AnyScope(&[tools::measures::WRITING]), post(write_activity).fallback(only_post))
         .route("/v1/activity/turn/{turn_id}", AnyScope(&[tools::measures::READING]), get(read_activity))
+        // Whoever asks has no token yet: the signature is the credential.
+        .route("/v1/auth/challenge", Open, post(auth_challenge).fallback(only_post))
+        .route("/v1/auth/token", Open, post(auth_token).fallback(only_post))
         .route("/v1/output/verify", Token, post(verify_output).fallback(only_post))
         .route("/v1/events", AnyScope(&[events::SCOPE]), get(follow_events))
         .route("/v1/guard", GUARD, post(guard).fallback(only_post))
@@ -717,6 +729,22 @@ async fn receipt(
 
 async fn log_head(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
     proofs::head(&app, &query, &headers).await
+}
+
+async fn auth_challenge(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    sign_in::challenge(&app, request).await
+}
+
+async fn auth_token(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    sign_in::token(&app, request).await
+}
+
+async fn log_cosigned(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    proofs::cosigned(&app, &query, &headers).await
+}
+
+async fn log_checkpoint(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
+    proofs::checkpoint(&app, &query, &headers).await
 }
 
 async fn log_keys(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {

@@ -22,8 +22,8 @@ use ed25519_dalek::{Signer, SigningKey};
 use expect_test::{Expect, expect, expect_file};
 use fake::{Fake, Fault};
 use quorate_domain::flag::{self, SetFlag};
-use quorate_domain::identity::SetWorkGate;
-use quorate_domain::key_ring::AddReceiptKey;
+use quorate_domain::identity::{SetSignInKey, SetWorkGate, challenge_bytes};
+use quorate_domain::key_ring::{AddCosigner, AddReceiptKey};
 use quorate_gateway::registry::Catalog;
 use quorate_gateway::{Config, Gateway, limit, profile, schema, tools};
 use serde_json::{Value, json};
@@ -1272,6 +1272,154 @@ async fn receipts_heads_and_proofs_over_http_verify_without_the_server() {
     world.fake.run(AddReceiptKey { public_key: world.fake.receipt_key_hex() }.into()).unwrap();
     let ring = world.get(&b(), "/v1/log/keys").await.json();
     assert_eq!((&ring["keys"][0]["public_key"], &ring["keys"][0]["key_id"]), (&json!(report.public_key), &json!(report.key_id)), "{ring}");
+}
+
+#[tokio::test]
+async fn a_gateway_goes_on_over_a_rotation_by_the_word_of_both_keys_and_by_nothing_else() {
+    let world = world().await;
+    let id = world.decide(&a()).await;
+    let old_text = world.get(&a(), "/v1/log/head").await.text;
+    let old = quorate_proof::verify(old_text.as_bytes(), None).unwrap();
+    let verified = async || world.ok(&a(), "receipt_verify", json!({ "receipt_id": id })).await;
+    assert_eq!(verified().await["report"]["public_key"], json!(old.public_key));
+    let next = world.fake.rotate();
+    let told = verified().await;
+    assert_eq!((&told["verified"], &told["report"]["public_key"]), (&json!(true), &json!(next)), "{told}");
+    let saved = world.get(&a(), "/v1/log/head").await;
+    assert_eq!(quorate_proof::verify(saved.text.as_bytes(), None).unwrap().public_key, next);
+    let ring = world.get(&a(), "/v1/log/keys").await;
+    assert_eq!((&ring.json()["signing"], ring.json()["keys"].as_array().unwrap().len()), (&json!(next), 2));
+    let ring = quorate_proof::ring::Ring::read(ring.text.as_bytes()).unwrap();
+    let old_key = quorate_proof::ring::public(&old.public_key).unwrap();
+    assert_eq!(ring.receipt_keys(&[old_key]).len(), 2, "who trusts the old one can go on to the new one");
+    assert!(quorate_proof::verify(old_text.as_bytes(), Some(&old_key)).is_ok(), "what was saved before");
+
+    // A gateway that was given neither key believes nothing that the cluster tells it.
+    let config = Config {
+        listen: "127.0.0.1:0".into(),
+        nodes: world.fake.addresses(),
+        session_key: "07".repeat(32),
+        receipt_keys: vec![quorate_proof::public_key(&"09".repeat(32)).unwrap()],
+        ..Config::default()
+    };
+    let gateway = Gateway::bind(config).await.unwrap();
+    let stranger = World { fake: world.fake.clone(), address: gateway.address() };
+    tokio::spawn(gateway.serve(std::future::pending()));
+    until(async || http(stranger.address, "GET", "/readyz", &[], "").await.status == 200).await;
+    let told = stranger.ok(&a(), "receipt_verify", json!({ "receipt_id": id })).await;
+    assert!(told["verified"] == false && told["errors"][0].as_str().unwrap().starts_with("UNKNOWN_KEY"), "{told}");
+}
+
+#[tokio::test]
+async fn the_newest_head_comes_with_the_cosignatures_of_enrolled_nodes() {
+    let world = world_of(3).await;
+    world.decide(&a()).await;
+    let enroll = |id: u64| {
+        let cosigner = world.fake.cosigner(id);
+        let command = AddCosigner { node_id: id, name: cosigner.name().into(), public_key: cosigner.public_key() };
+        world.fake.run(command.into()).unwrap();
+    };
+    // The others are learnt from the first.
+    until(async || world.get(&a(), "/v1/log/cosigned").await.text.contains("0 of 2 nodes")).await;
+    let none = world.get(&a(), "/v1/log/cosigned").await;
+    assert!(none.status == 503 && none.text.contains("quorate key enroll"), "{}", none.text);
+    enroll(1);
+    enroll(2);
+    let (_, report) = world.proof(&a(), "/v1/log/cosigned").await;
+    let names: Vec<&str> = report.cosigned_by.iter().map(|by| by.name.as_str()).collect();
+    assert_eq!((report.size, names), (1, vec!["quorate-node/fake/1", "quorate-node/fake/2"]));
+    assert_eq!(world.get(&a(), "/v1/log/cosigned?cosigners=3").await.status, 503);
+    enroll(3);
+    assert_eq!(world.proof(&a(), "/v1/log/cosigned?cosigners=3").await.1.cosigned_by.len(), 3);
+    let checkpoint = world.get(&a(), "/v1/log/checkpoint").await;
+    assert_eq!(checkpoint.headers["content-type"], "text/plain; charset=utf-8");
+    assert!(
+        checkpoint.text.starts_with("quorate/fake/default\n1\n") && checkpoint.text.matches("\n— quorate").count() == 4,
+        "{}",
+        checkpoint.text
+    );
+    assert_eq!(world.get(&by("token-bare"), "/v1/log/checkpoint").await.status, 403);
+    assert_eq!(world.get(&nobody(), "/v1/log/cosigned").await.status, 401);
+}
+
+#[tokio::test]
+async fn a_passports_own_key_signs_in_once_for_each_challenge() {
+    let world = world().await;
+    let key = ed25519_dalek::SigningKey::from_bytes(&[5; 32]);
+    let public_key = Some(hex::encode(key.verifying_key().as_bytes()));
+    world.fake.run(SetSignInKey { tenant: "default".into(), passport: "agent-a".into(), public_key }.into()).unwrap();
+    let challenge = async |passport: &str| {
+        let answer = world.post(&nobody(), "/v1/auth/challenge", &json!({ "passport": passport }).to_string()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json()["challenge"].as_str().unwrap().to_owned()
+    };
+    let sign = |challenge: &str, key: &ed25519_dalek::SigningKey| hex::encode(key.sign(&challenge_bytes(challenge)).to_bytes());
+    let answer = async |challenge: &str, signature: String| {
+        world.post(&nobody(), "/v1/auth/token", &json!({ "challenge": challenge, "signature": signature }).to_string()).await
+    };
+    let first = challenge("agent-a").await;
+    let opened = answer(&first, sign(&first, &key)).await;
+    assert_eq!((opened.status, &opened.json()["passport"]), (200, &json!("agent-a")), "{}", opened.text);
+    let token: &'static str = opened.json()["token"].as_str().unwrap().to_owned().leak();
+    assert_eq!(world.get(&by(token), "/v1/log/head").await.status, 200);
+    let again = answer(&first, sign(&first, &key)).await;
+    assert!(again.status == 400 && again.text.contains("has opened a token already"), "{}", again.text);
+
+    let second = challenge("agent-a").await;
+    let stranger = ed25519_dalek::SigningKey::from_bytes(&[6; 32]);
+    let refused = answer(&second, sign(&second, &stranger)).await;
+    let other = challenge("agent-b").await;
+    let nobodys = answer(&other, sign(&other, &key)).await;
+    let nowhere = challenge("nobody").await;
+    let unknown = answer(&nowhere, sign(&nowhere, &key)).await;
+    assert_eq!((refused.status, &refused.text, &nobodys.text), (403, &nobodys.text, &unknown.text), "not told apart");
+    let made_up = answer("AAAA", sign("AAAA", &key)).await;
+    assert!(made_up.status == 400 && made_up.text.contains("was not made here"), "{}", made_up.text);
+
+    world.ok(&a(), "revoke_passport", json!({ "reason": "lost" })).await;
+    until(async || world.get(&by(token), "/v1/log/head").await.status == 401).await;
+    let third = challenge("agent-a").await;
+    assert_ne!(answer(&third, sign(&third, &key)).await.status, 200);
+}
+
+#[tokio::test]
+async fn with_a_certificate_and_its_flag_on_an_output_also_gets_a_manifest_for_readers_of_c2pa() {
+    let fake = Fake::start(1).await;
+    let frame = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
+    let signer = Config {
+        c2pa_signer_backend: Some("local".into()),
+        c2pa_signer_key_id: Some("acme-1".into()),
+        c2pa_signer_signing_key_b64: Some(STANDARD.encode([frame.as_slice(), &[0x44; 32]].concat())),
+        c2pa_signer_certificates: Some(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/vectors/c2pa-chain.pem").into()),
+        ..Config::default()
+    };
+    let mut worlds = Vec::new();
+    for settings in [signer, Config::default()] {
+        let config = Config {
+            listen: "127.0.0.1:0".into(),
+            nodes: fake.addresses(),
+            session_key: "07".repeat(32),
+            receipt_keys: vec![fake.receipt_key_hex()],
+            ..settings
+        };
+        let gateway = Gateway::bind(config).await.unwrap();
+        let world = World { fake: fake.clone(), address: gateway.address() };
+        tokio::spawn(gateway.serve(std::future::pending()));
+        until(async || http(world.address, "GET", "/readyz", &[], "").await.status == 200).await;
+        worlds.push(world);
+    }
+    let id = worlds[0].decide(&a()).await;
+    let arguments = json!({ "receipt_id": id, "content_bytes_base64": "aGVsbG8=" });
+    let off = worlds[0].ok(&a(), "output_attest", arguments.clone()).await;
+    assert!(off["manifest"].get("c2pa_manifest_base64").is_none(), "off by default: {off}");
+    fake.run(SetFlag { name: "CORECRUXD_FEATURE_C2PA_X509_SIGNER".into(), value: "on".into() }.into()).unwrap();
+    let on = worlds[0].ok(&a(), "output_attest", arguments.clone()).await;
+    assert_eq!(on["manifest"]["c2pa_signer_key_id"], "acme-1");
+    let store = STANDARD.decode(on["manifest"]["c2pa_manifest_base64"].as_str().unwrap()).unwrap();
+    let holds = |part: &[u8]| store.windows(part.len()).any(|bytes| bytes == part);
+    assert!(&store[4..8] == b"jumb" && holds(id.as_bytes()) && holds(b"c2pa.hash.data"));
+    let without = worlds[1].call(&a(), "output_attest", arguments).await.told();
+    assert!(without.contains("this gateway has no certificate to sign with"), "{without}");
 }
 
 #[tokio::test]

@@ -46,6 +46,15 @@ impl Act {
                 ("approval_policy_set", format!("approve_low={} approve_medium={}", set.approve_low, set.approve_medium))
             }
             Command::EndRecovery(_) => ("forgotten_purge", "all recovery windows".into()),
+            Command::AddReceiptKey(add) => ("receipt_key_add", format!("key {}", short(&add.public_key))),
+            Command::RotateReceiptKey(rotate) => {
+                ("receipt_key_rotate", format!("key {} after {}", short(&rotate.public_key), short(&rotate.predecessor)))
+            }
+            Command::SetSignInKey(set) => {
+                let what = if set.public_key.is_some() { "set" } else { "removed" };
+                ("sign_in_key_set", format!("{}/{} {what}", set.tenant, set.passport))
+            }
+            Command::AddCosigner(add) => ("cosigner_add", format!("node {} key {}", add.node_id, short(&add.public_key))),
             Command::ForceRelease(release) => ("force_release", format!("punchcard {}", release.punchcard_id)),
             _ => return None,
         };

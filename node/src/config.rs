@@ -39,6 +39,9 @@ pub struct Config {
     pub cluster_secret: Option<String>,
     /// Signs receipts: an Ed25519 secret key, 32 bytes in hex, the same on every node.
     pub receipt_key: String,
+    /// File of further receipt keys, one in hex a line, for `quorate key rotate`; none by default. It need not be there, and is
+    /// looked at whenever the cluster signs with a key that the node does not know yet. Readable by others: they can sign receipts.
+    pub receipt_keys_file: Option<PathBuf>,
     /// Between heartbeats of an idle leader, in ms; 100 by default, at most a third of the election timeout. Higher finds a dead
     /// leader later and brings one lost packet near an election; lower is noise.
     pub heartbeat_ms: u64,
@@ -88,6 +91,7 @@ impl Default for Config {
             tls_key: None,
             cluster_secret: None,
             receipt_key: String::new(),
+            receipt_keys_file: None,
             heartbeat_ms: 100,
             election_timeout_min_ms: None,
             election_timeout_max_ms: None,

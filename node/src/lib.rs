@@ -9,6 +9,7 @@ pub mod backup;
 mod config;
 mod guard;
 mod health;
+mod keys;
 mod operator;
 mod run;
 mod search;
@@ -16,5 +17,6 @@ mod service;
 
 pub use audit::TARGET as AUDIT_TARGET;
 pub use config::Config;
+pub use keys::NodeKeys;
 pub use quorate_raft::{Address, found};
 pub use run::{Ended, run, services};

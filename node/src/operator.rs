@@ -11,15 +11,16 @@ use quorate_domain::Revision;
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::operator_server::Operator;
 use quorate_raft::backup::FileEntry;
-use quorate_raft::{RaftNode, ReadError};
+use quorate_raft::{RaftNode, ReadError, blocking};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use crate::backup::{self, Source};
+use crate::keys::NodeKeys;
 use crate::run::chain;
 use crate::search::SearchIndex;
-use crate::service::{deadline, fault};
+use crate::service::{deadline, fault, no_key};
 use quorate_proof::{ErasureClaim, Signer};
 
 /// Parts of a backup that a slow reader may have waiting.
@@ -35,14 +36,21 @@ const ANSWER_MARGIN: Duration = Duration::from_millis(500);
 pub struct OperatorService {
     raft: RaftNode,
     search: Option<SearchIndex>,
-    signer: Arc<Signer>,
+    keys: Arc<NodeKeys>,
     /// What reads the whole state runs alone.
     scans: Arc<Semaphore>,
 }
 
 impl OperatorService {
-    pub fn new(raft: RaftNode, search: Option<SearchIndex>, signer: Arc<Signer>) -> Self {
-        Self { raft, search, signer, scans: Arc::new(Semaphore::new(1)) }
+    pub fn new(raft: RaftNode, search: Option<SearchIndex>, keys: Arc<NodeKeys>) -> Self {
+        Self { raft, search, keys, scans: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// The receipt key that signs as of now.
+    async fn signer(&self) -> Result<Arc<Signer>, Status> {
+        let (keys, state) = (Arc::clone(&self.keys), Arc::clone(self.raft.state()));
+        let found = blocking(move || keys.signing(&*state)).await.map_err(|error| Status::internal(error.to_string()))?;
+        found.map_err(|error| fault(&error))?.map_err(|key| no_key(&key))
     }
 
     async fn look(&self) -> Result<wire::ExamineResponse, Status> {
@@ -78,8 +86,8 @@ impl Operator for OperatorService {
             Err(ReadError::Unavailable(unavailable)) => return Err(Status::unavailable(unavailable.to_string())),
             Err(ReadError::Storage(error)) => return Err(fault(&error)),
         };
-        let status = self.raft.status();
-        let source = Source { cluster_id: status.cluster_id, lineage: status.lineage, node_id: status.node_id, signer: &self.signer };
+        let (status, signer) = (self.raft.status(), self.signer().await?);
+        let source = Source { cluster_id: status.cluster_id, lineage: status.lineage, node_id: status.node_id, signer: &signer };
         let attached = |file: wire::BackupFile| FileEntry { name: file.name, size_bytes: file.size_bytes, blake3: file.blake3 };
         let attached = request.attached.into_iter().map(attached).collect();
         let head = source.head(checkpoint.snapshot(), attached).map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -140,7 +148,26 @@ impl Operator for OperatorService {
             log_purged_through: erased.log_purged_through,
             erased_at_unix_ms: erased.at_unix_ms,
         };
-        Ok(Response::new(wire::ErasedResponse { through: erased.through, statement: self.signer.erasure(&claim) }))
+        Ok(Response::new(wire::ErasedResponse { through: erased.through, statement: self.signer().await?.erasure(&claim) }))
+    }
+
+    async fn keys(&self, request: Request<wire::KeysRequest>) -> Result<Response<wire::KeysResponse>, Status> {
+        let successor = request.into_inner().successor;
+        let (keys, signing) = (Arc::clone(&self.keys), self.signer().await?);
+        let cosigner = keys.witness().map(|witness| (witness.cosigner().name().to_owned(), witness.cosigner().public_key()));
+        let (cosigner_name, cosigner_key) = cosigner.unwrap_or_default();
+        let both = keys.named(&successor).filter(|next| next.public_key() != signing.public_key());
+        let (by_predecessor, by_successor) =
+            both.map(|next| (signing.succession(&signing, &next), next.succession(&signing, &next))).unwrap_or_default();
+        Ok(Response::new(wire::KeysResponse {
+            node_id: self.raft.status().node_id,
+            signing: signing.public_key(),
+            held: keys.held(),
+            by_predecessor,
+            by_successor,
+            cosigner_name,
+            cosigner_key,
+        }))
     }
 
     async fn examine(&self, _: Request<wire::ExamineRequest>) -> Result<Response<wire::ExamineResponse>, Status> {

@@ -20,6 +20,7 @@ use tonic::transport::server::Router;
 use crate::Config;
 use crate::guard::Guard;
 use crate::health::{self, Door, Stage};
+use crate::keys::{NodeKeys, Witness};
 use crate::operator::OperatorService;
 use crate::search::SearchIndex;
 use crate::service::ClusterService;
@@ -87,13 +88,18 @@ pub async fn run(mut config: Config, may_create: bool, serves: impl FnOnce(&str,
         Err(error) if error.is_final() => return Ended::Refused(chain(&error)),
         Err(error) => return Ended::EngineStopped(chain(&error)),
     };
+    let witness = match Witness::open(raft.data_dir().path(), &config.cluster_id, config.node_id) {
+        Ok(witness) => witness,
+        Err(error) => return Ended::EngineStopped(format!("the key to cosign heads with can't be opened: {error}")),
+    };
+    let keys = NodeKeys::of(signer, &config.cluster_id).with(config.receipt_keys_file.clone(), witness);
     tracing::info!(node = config.node_id, grpc = config.grpc, http = config.http, "node serves");
     serves(&config.grpc, &config.http);
     let search =
         SearchIndex::start(raft.clone(), raft.data_dir().path().join(SEARCH_DIR), format!("{}/{}", config.cluster_id, config.lineage));
     stage.send_replace(Stage::Running(raft.clone(), search.clone()));
     let served = {
-        let router = services(&raft, Some(search.clone()), Arc::new(signer), &config.cluster_id, config.cluster_secret.clone());
+        let router = services(&raft, Some(search.clone()), Arc::new(keys), &config.cluster_id, config.cluster_secret.clone());
         tokio::spawn(router.serve_with_incoming_shutdown(link.listen(grpc), until(ended)))
     };
 
@@ -116,13 +122,13 @@ pub async fn run(mut config: Config, may_create: bool, serves: impl FnOnce(&str,
 pub fn services(
     raft: &RaftNode,
     search: Option<SearchIndex>,
-    signer: Arc<Signer>,
+    keys: Arc<NodeKeys>,
     cluster_id: &str,
     cluster_secret: Option<String>,
 ) -> Router {
     let guard = |roles| Guard::new(cluster_secret.clone(), cluster_id, roles);
-    let operator = OperatorServer::new(OperatorService::new(raft.clone(), search.clone(), Arc::clone(&signer)));
-    let cluster = ClusterServer::new(ClusterService::new(raft.clone(), search, signer))
+    let operator = OperatorServer::new(OperatorService::new(raft.clone(), search.clone(), Arc::clone(&keys)));
+    let cluster = ClusterServer::new(ClusterService::new(raft.clone(), search, keys))
         .max_decoding_message_size(REQUEST_BYTES_MAX)
         .max_encoding_message_size(4 * REQUEST_BYTES_MAX);
     Server::builder()

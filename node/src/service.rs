@@ -25,6 +25,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::audit::{Act, End};
 use crate::guard;
+use crate::keys::NodeKeys;
 use crate::search::SearchIndex;
 
 /// A call whose caller named no deadline is answered by then.
@@ -49,15 +50,15 @@ const QUERIES_AT_ONCE: usize = 64;
 pub struct ClusterService {
     raft: RaftNode,
     search: Option<SearchIndex>,
-    signer: Arc<Signer>,
+    keys: Arc<NodeKeys>,
     watchers: Arc<Semaphore>,
     queries: Arc<Semaphore>,
 }
 
 impl ClusterService {
-    pub fn new(raft: RaftNode, search: Option<SearchIndex>, signer: Arc<Signer>) -> Self {
+    pub fn new(raft: RaftNode, search: Option<SearchIndex>, keys: Arc<NodeKeys>) -> Self {
         let (watchers, queries) = (Arc::new(Semaphore::new(WATCHERS_MAX)), Arc::new(Semaphore::new(QUERIES_AT_ONCE)));
-        Self { raft, search, signer, watchers, queries }
+        Self { raft, search, keys, watchers, queries }
     }
 }
 
@@ -173,14 +174,44 @@ impl Cluster for ClusterService {
                 return Ok(Response::new(wire::ReadResponse { result: Some(wire::read_response::Result::Unavailable(unavailable)) }));
             }
         };
-        let signer = Arc::clone(&self.signer);
+        let keys = Arc::clone(&self.keys);
         let served = blocking(move || {
             let _permit = permit;
-            serve(&signer, query, caller, at)
+            serve(&keys, query, caller, at)
         });
         let served = served.await.map_err(|error| Status::internal(format!("the query did not end: {error}")))?;
-        let result = wire::read_response::Result::Served(served.map_err(|error| fault(&error))?);
+        let result = wire::read_response::Result::Served(served.map_err(|error| fault(&error))?.map_err(|key| no_key(&key))?);
         Ok(Response::new(wire::ReadResponse { result: Some(result) }))
+    }
+
+    async fn cosign(&self, request: Request<wire::CosignRequest>) -> Result<Response<wire::CosignResponse>, Status> {
+        use wire::cosign_response::Result as Answer;
+        let deadline = deadline(&request);
+        let request = request.into_inner();
+        let caller = principal(request.caller)?;
+        let permit = self.permit(&self.queries, deadline).await?;
+        let at = match self.raft.read(Consistency::AtLeast(Revision(request.revision)), deadline).await {
+            Ok(at) => at,
+            Err(ReadError::Unavailable(unavailable)) => {
+                return Ok(Response::new(wire::CosignResponse { result: Some(Answer::Unavailable(unavailable.into())) }));
+            }
+            Err(ReadError::Storage(error)) => return Err(fault(&error)),
+        };
+        let keys = Arc::clone(&self.keys);
+        let cosigned = blocking(move || {
+            let _permit = permit;
+            let Some(witness) = keys.witness() else { return Ok(Ok(Err("this node has no key of its own".into()))) };
+            match keys.signing(&at.view)? {
+                Ok(signer) => Ok(Ok(witness.cosign(&signer, &request.note, &at.view, &at.stamp(caller))?)),
+                Err(key) => Ok(Err(key)),
+            }
+        });
+        let cosigned = cosigned.await.map_err(|error| Status::internal(format!("the cosigning did not end: {error}")))?;
+        let result = match cosigned.map_err(|error: quorate_domain::StorageError| fault(&error))?.map_err(|key: String| no_key(&key))? {
+            Ok(line) => Answer::Line(line),
+            Err(why) => Answer::Refused(why),
+        };
+        Ok(Response::new(wire::CosignResponse { result: Some(result) }))
     }
 
     async fn put_blob(&self, request: Request<Streaming<wire::BlobChunk>>) -> Result<Response<wire::PutBlobResponse>, Status> {
@@ -395,20 +426,35 @@ fn storage<T>(done: std::io::Result<Result<T, quorate_domain::StorageError>>) ->
     done.map_err(|error| Status::internal(error.to_string()))?.map_err(|error| fault(&error))
 }
 
-fn serve(signer: &Signer, query: Query, caller: Principal, at: quorate_raft::ReadAt) -> Result<wire::Served, quorate_domain::StorageError> {
+/// The cluster signs with a key that this node does not hold: another node may serve it.
+pub(crate) fn no_key(public_key: &str) -> Status {
+    tracing::error!(public_key, "this node lacks the receipt key that signs: add it to its `receipt_keys_file`");
+    Status::unavailable("this node lacks the receipt key that signs")
+}
+
+/// The answer to a query, signed where it has to be; the inner error is the public key that this node would need for that.
+fn serve(
+    keys: &NodeKeys,
+    query: Query,
+    caller: Principal,
+    at: quorate_raft::ReadAt,
+) -> Result<Result<wire::Served, String>, quorate_domain::StorageError> {
     use wire::served::Outcome;
     let stamp = at.stamp(caller);
     let (sign, revision) = (Signer::of(&query), at.revision.0);
     let outcome = match (query.run(&at.view, &stamp)?, sign) {
         (Ok(answer), None) => Outcome::Answer(answer.into()),
-        (Ok(answer), Some(sign)) => {
-            let signed = sign(signer, &answer).map_err(|error| quorate_domain::StorageError::new("an answer to be signed", error))?;
-            Outcome::Answer(signed.into())
-        }
+        (Ok(answer), Some(sign)) => match keys.signing(&at.view)? {
+            Ok(signer) => {
+                let signed = sign(&signer, &answer).map_err(|error| quorate_domain::StorageError::new("an answer to be signed", error))?;
+                Outcome::Answer(signed.into())
+            }
+            Err(key) => return Ok(Err(key)),
+        },
         (Err(refusal), _) => Outcome::Refusal(refusal_bytes(&refusal)),
     };
     let age_ms = at.age.map_or(0, |age| age.as_millis() as u64);
-    Ok(wire::Served { revision, age_ms, outcome: Some(outcome) })
+    Ok(Ok(wire::Served { revision, age_ms, outcome: Some(outcome) }))
 }
 
 /// Sends a tenant's events to one watcher, in order and without a gap, until it goes away.

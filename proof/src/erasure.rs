@@ -93,6 +93,7 @@ impl ErasureFile {
             key_id: key_fingerprint(key.as_bytes()),
             public_key: self.public_key,
             content_hash: None,
+            cosigned_by: Vec::new(),
         })
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bundle;
 use crate::erasure::ErasureFile;
+use crate::heads::CosignedHeadFile;
 use crate::note::{self, Head};
 
 /// Why a file is not accepted.
@@ -49,6 +50,19 @@ pub struct Report {
     /// BLAKE3 in hex of the content that the file speaks of, where it is not in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_hash: Option<String>,
+    /// The nodes that have cosigned the newest head of the file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cosigned_by: Vec<Cosigned>,
+}
+
+/// By whom and when a head was cosigned.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cosigned {
+    pub name: String,
+    /// The key as tools for signed notes take it.
+    pub verifier_key: String,
+    /// By the node's own clock.
+    pub at_unix_s: u64,
 }
 
 impl Report {
@@ -86,6 +100,7 @@ pub fn verify_json(contents: &[u8], pinned: Option<&VerifyingKey>) -> Result<Rep
         HeadFile::FORM => read::<HeadFile>(text)?.verify(pinned),
         InclusionFile::FORM => read::<InclusionFile>(text)?.verify(pinned),
         ConsistencyFile::FORM => read::<ConsistencyFile>(text)?.verify(pinned),
+        CosignedHeadFile::FORM => read::<CosignedHeadFile>(text)?.verify(pinned),
         OutputFile::FORM => read::<OutputFile>(text)?.verify(pinned),
         ErasureFile::FORM => read::<ErasureFile>(text)?.verify(pinned),
         _ => Err(unreadable("its `form` is none that this version knows".into())),
@@ -144,7 +159,7 @@ fn path(proof: &[String]) -> Result<Vec<Hash>, Fault> {
     proof.iter().enumerate().map(|(n, text)| hash(&format!("proof[{n}]"), text)).collect()
 }
 
-fn head(at: &str, note: &str, key: &VerifyingKey) -> Result<Head, Fault> {
+pub(crate) fn head(at: &str, note: &str, key: &VerifyingKey) -> Result<Head, Fault> {
     Head::open(note, key).map_err(|problem| Fault::at(at, problem))
 }
 
@@ -155,17 +170,17 @@ fn check_inclusion(leaf: &Hash, seq: u64, proof: &[String], head: &Head) -> Resu
     }
 }
 
-fn report<F: File>(head: Head, key: &VerifyingKey, shows: String) -> Report {
+pub(crate) fn report<F: File>(head: Head, key: &VerifyingKey, shows: String) -> Report {
     let (key_id, public_key) = (key_fingerprint(key.as_bytes()), hex::encode(key.as_bytes()));
-    Report { form: F::FORM, shows, origin: head.origin, size: head.size, key_id, public_key, content_hash: None }
+    Report { form: F::FORM, shows, origin: head.origin, size: head.size, key_id, public_key, content_hash: None, cosigned_by: Vec::new() }
 }
 
-fn note_of(head: LogHead) -> Result<String, String> {
+pub(crate) fn note_of(head: LogHead) -> Result<String, String> {
     head.note.ok_or_else(|| "the node that served the head did not sign it".into())
 }
 
 /// Whether these keys hold the one that signed a note, and which.
-fn key_of<'a>(note: &str, keys: &'a [(String, VerifyingKey)]) -> Result<&'a VerifyingKey, String> {
+pub(crate) fn key_of<'a>(note: &str, keys: &'a [(String, VerifyingKey)]) -> Result<&'a VerifyingKey, String> {
     let found = keys.iter().find(|(_, key)| Head::open(note, key).is_ok());
     found.map(|(_, key)| key).ok_or_else(|| "the head is signed by none of this gateway's receipt keys".into())
 }

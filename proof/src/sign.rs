@@ -7,6 +7,7 @@ use quorate_domain::Query;
 use quorate_domain::codec::{self, DecodeError};
 use quorate_domain::fact::SignedExport;
 use quorate_domain::identity::key_fingerprint;
+use quorate_domain::key_ring::succession_bytes;
 use quorate_domain::observation::{ObservationView, Observations};
 use quorate_domain::receipt::{Consistency, Inclusion, LogHead, ProvenReceipt, ReceiptView};
 use serde::Serialize;
@@ -33,6 +34,24 @@ impl Signer {
         let key = SigningKey::from_bytes(&bytes);
         let key_id = key_fingerprint(&key.verifying_key().to_bytes());
         Ok(Self { key, key_id, cluster_id: cluster_id.into() })
+    }
+
+    /// The public half, in hex.
+    pub fn public_key(&self) -> String {
+        hex::encode(self.key.verifying_key().as_bytes())
+    }
+
+    /// This key's word, in hex, that the one follows the other; it is one of the two itself.
+    pub fn succession(&self, predecessor: &Signer, successor: &Signer) -> String {
+        let (before, after) = (predecessor.key.verifying_key(), successor.key.verifying_key());
+        hex::encode(self.key.sign(&succession_bytes(before.as_bytes(), after.as_bytes())).to_bytes())
+    }
+
+    /// The head in a note of this tenant's log, if this key has signed it.
+    pub fn open_head(&self, note: &str, tenant: &str) -> Result<Head, String> {
+        let head = Head::open(note, &self.key.verifying_key())?;
+        let origin = note::origin(&self.cluster_id, tenant);
+        if head.origin == origin { Ok(head) } else { Err(format!("it is the head of `{}`, and not of `{origin}`", head.origin)) }
     }
 
     /// How the answer to this query is signed; `None` when nothing in it is.

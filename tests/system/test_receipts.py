@@ -78,6 +78,61 @@ class Receipts(unittest.TestCase):
         self.assertEqual((code, told["at"]), (1, "link_hash"), told)
         self.assertEqual(quorate("verify", self.home / "nowhere")[0], 2)
 
+    def test_another_key_signs_from_now_on_and_what_was_saved_goes_on_to_verify(self):
+        data = ["--data", self.deployment.data]
+        self.decide()
+        before = self.get("/v1/log/head")
+        old = json.loads(before)["public_key"]
+        code, out, err = quorate("key", "rotate", "--dry-run", "--json", *data)
+        self.assertEqual((code, json.loads(out)["changed"]), (0, False), err)
+        code, out, err = quorate("key", "rotate", "--json", *data)
+        self.assertEqual((code, json.loads(out)["changed"]), (0, True), err)
+        new = json.loads(out)["key"]["public_key"]
+        after = self.get("/v1/log/head")
+        self.assertEqual(json.loads(after)["public_key"], new)
+        code, out, _ = quorate("key", "rotate", "--json", new, *data)
+        self.assertEqual((code, json.loads(out)["changed"]), (0, False))
+        receipt = self.decide()
+        told = self.call("receipt_verify", receipt_id=receipt)
+        self.assertEqual((told["verified"], told["report"]["public_key"]), (True, new), told)
+        ring = self.home / "ring"
+        ring.write_bytes(self.get("/v1/log/keys"))
+        # Every process anew: whatever was only remembered is gone.
+        self.deployment.restart()
+        self.assertEqual(json.loads(self.get("/v1/log/head?size=1"))["public_key"], new)
+        self.deployment.stop()
+        for saved in (before, after):
+            self.assertEqual(self.verify(saved, "--key", old, "--ring", ring)[0], 0)
+            self.assertEqual(self.verify(saved, "--key", new, "--ring", ring)[0], 0)
+        self.assertEqual((self.verify(before, "--key", old)[0], self.verify(after, "--key", old)[0]), (0, 1))
+        stranger = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
+        self.assertEqual(self.verify(after, "--key", stranger, "--ring", ring)[0], 1)
+
+    def test_heads_come_with_the_cosignatures_of_the_nodes_and_two_histories_are_found(self):
+        self.decide()
+        first = self.get("/v1/log/cosigned?cosigners=3")
+        self.decide()
+        _, leader = self.deployment.leader()
+        self.deployment.kill(leader)
+        second = self.get("/v1/log/cosigned")
+        proof = self.get("/v1/log/proof/consistency?from=1&to=2")
+        checkpoint = self.get("/v1/log/checkpoint?cosigners=2").decode()
+        self.assertEqual(checkpoint.splitlines()[1], "2")
+        ring = self.home / "ring"
+        ring.write_bytes(self.get("/v1/log/keys"))
+        code, out, err = quorate("key", "enroll", "--json", "--data", self.deployment.data)
+        self.assertEqual((code, {row["state"] for row in json.loads(out)["nodes"]}), (0, {"enrolled before"}), err)
+        self.deployment.stop()
+        code, told = self.verify(first, "--ring", ring, "--cosigners", 3)
+        self.assertEqual((code, len(told["report"]["cosigned_by"])), (0, 3), told)
+        self.assertEqual(self.verify(second, "--ring", ring, "--cosigners", 2)[0], 0)
+        paths = [self.home / name for name in ("first", "second", "proof")]
+        for path, data in zip(paths, (first, second, proof)):
+            path.write_bytes(data)
+        self.assertEqual(quorate("verify", *paths)[0], 0)
+        code, _, err = quorate("verify", *paths[:2])
+        self.assertEqual((code, "proof/consistency?from=1&to=2" in err), (1, True), err)
+
     def test_an_attested_output_is_known_by_its_content(self):
         manifest = self.call("output_attest", receipt_id=self.decide(), content_bytes_base64="aGVsbG8=")["manifest"]
         saved, content = self.home / "manifest.json", self.home / "content"

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use quorate_link::Link;
-use quorate_node::services;
+use quorate_node::{NodeKeys, services};
 use quorate_proof::Signer;
 use quorate_raft::{Address, Config, RaftNode};
 use quorate_storage::LogOptions;
@@ -119,7 +119,7 @@ impl Machine {
             }
         };
         self.say("started");
-        let router = services(&raft, None, Arc::new(Signer::from_hex(RECEIPT_KEY, CLUSTER)?), CLUSTER, None);
+        let router = services(&raft, None, Arc::new(NodeKeys::of(Signer::from_hex(RECEIPT_KEY, CLUSTER)?, CLUSTER)), CLUSTER, None);
         tokio::select! {
             biased;
             why = raft.stopped() => self.say(format!("stopped: {why}")),

@@ -1,5 +1,7 @@
 //! Receipts, the newest first, and each verified as it is shown.
 
+use std::time::Instant;
+
 use axum::body::Body;
 use axum::extract::Path;
 use axum::http::Response;
@@ -59,7 +61,10 @@ pub async fn one(visit: Visit, Path(id): Path<String>) -> Response<Body> {
 
 async fn one_page(visit: &Visit, receipt_id: String) -> Result<Page, CallError> {
     let found = visit.ask::<ReceiptVerify, _>(GetReceipt { receipt_id, tenant_id: None }).await?;
-    let checked = verify(found, &visit.app.services.receipt_keys);
+    let key_id = found.signature.as_ref().map(|(key_id, _)| key_id.as_str());
+    let (app, deadline) = (&visit.app, Instant::now() + visit.app.settings.call_deadline);
+    let keys = app.services.receipt_keys.with(key_id, &app.cluster, &visit.caller, None, deadline).await?;
+    let checked = verify(found, &keys);
     let body = html! {
         article.card {
             header {

@@ -52,6 +52,13 @@ pub struct Manifest {
     spec_version: String,
     /// The manifest file in base64: JSON, which viewers of C2PA's binary JUMBF do not read.
     manifest_jumbf_base64: String,
+    /// The same for those, in base64: a file of the type `application/c2pa` beside the content, signed with the X.509 certificate of
+    /// this service. With the flag `CORECRUXD_FEATURE_C2PA_X509_SIGNER` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    c2pa_manifest_base64: Option<String>,
+    /// The certificate's key, by its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    c2pa_signer_key_id: Option<String>,
     content_hash_blake3_hex: String,
     crown_receipt_id: String,
     signer_key_id: String,
@@ -101,6 +108,15 @@ impl Tool for OutputAttest {
                 return Err(CallError::arguments(problem, "Allow more, or attest a smaller part."));
             }
         }
+        let (flags, _) = cluster.read(ctx, flag::GetFlags {}).await?;
+        let is_on = flags.flags.iter().any(|set| set.name == flag::C2PA_X509_SIGNER.name && set.value == "on");
+        let signer = ctx.services.x509_signer.as_ref().filter(|_| is_on);
+        if is_on && signer.is_none() {
+            return Err(CallError::arguments(
+                format!("`{}` is on, and this gateway has no certificate to sign with", flag::C2PA_X509_SIGNER.name),
+                "An operator sets `c2pa_signer_backend` and what belongs to it on every gateway, or switches the flag off.",
+            ));
+        }
         let command = AttestOutput {
             receipt_id: self.receipt_id,
             content_hash: blake3::hash(&content).to_hex().to_string(),
@@ -111,8 +127,13 @@ impl Tool for OutputAttest {
         let prove = ProveReceipt { receipt_id: done.manifest_id.clone(), size: None };
         let (proven, _) = cluster.read_as(ctx.principal()?, prove, Consistency::AtLeast(revision), ctx.deadline).await?;
         let signer_key_id = proven.receipt.signature.as_ref().map(|(key_id, _)| key_id.clone()).unwrap_or_default();
-        let made = OutputFile::of(proven, &ctx.services.receipt_keys).map_err(|detail| CallError::Fault { detail })?;
+        let keys = ctx.services.receipt_keys.with(Some(&signer_key_id), cluster, ctx.principal()?, Some(revision), ctx.deadline).await?;
+        let made = OutputFile::of(proven, &keys).map_err(|detail| CallError::Fault { detail })?;
+        let store = signer.map(|signer| signer.manifest(&made.claim, &content)).transpose();
+        let store = store.map_err(|detail| CallError::Fault { detail })?;
         let manifest = Manifest {
+            c2pa_manifest_base64: store.map(|store| BASE64.encode(store)),
+            c2pa_signer_key_id: signer.map(|signer| signer.key_id().to_owned()),
             spec_version: "c2pa.v2.3".into(),
             manifest_jumbf_base64: BASE64.encode(file::text(&made)),
             content_hash_blake3_hex: made.claim.content_hash_hex,

@@ -153,7 +153,9 @@ impl Tool for AuditExportBundle {
         let manifest = signed.manifest.ok_or_else(|| fault("the node that served the export did not sign it".into()))?;
         let prove = ProveReceipt { receipt_id: bundle_id.clone(), size: None };
         let (proven, _) = cluster.read_as(caller, prove, Consistency::AtLeast(revision), ctx.deadline).await?;
-        let receipt = ReceiptFile::of(proven, &ctx.services.receipt_keys).map_err(fault)?;
+        let key_id = proven.receipt.signature.as_ref().map(|(key_id, _)| key_id.as_str());
+        let keys = ctx.services.receipt_keys.with(key_id, cluster, caller, Some(revision), ctx.deadline).await?;
+        let receipt = ReceiptFile::of(proven, &keys).map_err(fault)?;
         let manifest_signature_b64 = bundle::manifest_signature(&manifest).ok_or_else(|| fault("the manifest can't be read".into()))?;
         let path = folder.join(format!("audit-{bundle_id}.tar.zst"));
         let bytes_path = path.display().to_string();

@@ -227,7 +227,9 @@ impl Tool for VerifyObservation {
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<ObservationVerified>, CallError> {
         let Self { session_id, observation_id } = self;
         let (seen, served) = cluster.read(ctx, observation::GetObservation { session_id, observation_id }).await?;
-        Ok(Reply::at(served.revision, verify(seen, &ctx.services.receipt_keys)))
+        let key_id = seen.signature.as_ref().map(|(key_id, _)| key_id.as_str());
+        let keys = ctx.services.receipt_keys.with(key_id, cluster, ctx.principal()?, Some(served.revision), ctx.deadline).await?;
+        Ok(Reply::at(served.revision, verify(seen, &keys)))
     }
 }
 

@@ -98,7 +98,11 @@ impl Tool for ReceiptVerify {
         }
         let tenant_id = (self.tenant_id != own_tenant()).then_some(self.tenant_id);
         match cluster.read(ctx, GetReceipt { receipt_id: self.receipt_id.clone(), tenant_id }).await {
-            Ok((receipt, served)) => Ok(Reply::at(served.revision, verify(receipt, &ctx.services.receipt_keys))),
+            Ok((receipt, served)) => {
+                let key_id = receipt.signature.as_ref().map(|(key_id, _)| key_id.as_str());
+                let keys = ctx.services.receipt_keys.with(key_id, cluster, caller, Some(served.revision), ctx.deadline).await?;
+                Ok(Reply::at(served.revision, verify(receipt, &keys)))
+            }
             // Asking about a receipt that is not there is what a verifier does: an answer, and not a refusal.
             Err(CallError::Refused(Refusal::NotFound { .. })) => {
                 Ok(Reply::at(at.revision, unverified(self.receipt_id, caller.tenant.clone(), true, "NOT_FOUND", 404)))

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures::Stream;
 use quorate_domain::event::{self, Watched};
 use quorate_domain::identity::{self, PutToken, token_hash};
+use quorate_domain::key_ring::RotateReceiptKey;
 use quorate_domain::machine::{self, Body, Call, Clock, Entry};
 use quorate_domain::overlay::{Nothing, Overlay, Writes};
 use quorate_domain::{Command, Principal, Query, ReadStamp, RequestId, Revision, Tier, UnixMs, codec};
-use quorate_proof::Signer;
+use quorate_proof::{Cosigner, Signer};
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_server::{Cluster, ClusterServer};
 use tokio_stream::wrappers::TcpListenerStream;
@@ -57,6 +58,8 @@ struct World {
 pub struct Fake {
     world: Arc<Mutex<World>>,
     signer: Arc<Signer>,
+    /// Signs once a rotation says so.
+    next_signer: Arc<Signer>,
 }
 
 const RECEIPT_KEY_HEX: &str = "0707070707070707070707070707070707070707070707070707070707070707";
@@ -87,7 +90,8 @@ impl Fake {
             blobs: BTreeMap::new(),
         };
         let signer = Signer::from_hex(RECEIPT_KEY_HEX, "fake").unwrap();
-        let fake = Self { world: Arc::new(Mutex::new(world)), signer: Arc::new(signer) };
+        let next_signer = Arc::new(Signer::from_hex(&"08".repeat(32), "fake").unwrap());
+        let fake = Self { world: Arc::new(Mutex::new(world)), signer: Arc::new(signer), next_signer };
         for id in 1..=nodes {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             fake.world.lock().unwrap().addresses.insert(id, listener.local_addr().unwrap());
@@ -114,6 +118,24 @@ impl Fake {
 
     pub fn receipt_key_hex(&self) -> String {
         quorate_proof::public_key(RECEIPT_KEY_HEX).unwrap()
+    }
+
+    /// Has the next key sign from now on; answers its public half.
+    pub fn rotate(&self) -> String {
+        let (before, next) = (&self.signer, &self.next_signer);
+        let rotate = RotateReceiptKey {
+            public_key: next.public_key(),
+            predecessor: before.public_key(),
+            by_predecessor: before.succession(before, next),
+            by_successor: next.succession(before, next),
+        };
+        self.run(rotate.into()).unwrap();
+        next.public_key()
+    }
+
+    /// The key with which a node cosigns.
+    pub fn cosigner(&self, id: u64) -> Cosigner {
+        Cosigner::new(&[id as u8; 32], "fake", id)
     }
 
     /// Another node leads from now on.
@@ -177,9 +199,11 @@ impl Fake {
         let view = Overlay::with_writes(&Nothing, world.writes.clone());
         let clock = Clock::read(&view).unwrap();
         let sign = Signer::of(&query);
+        let signing = quorate_domain::key_ring::signing_key(&view).unwrap();
         let at = ReadStamp { revision: clock.revision, lease_now: clock.lease_now, wall: clock.wall, caller };
         let answer = query.run(&view, &at).unwrap();
         let signed = |bytes: Vec<u8>| match sign {
+            Some(sign) if signing == Some(self.next_signer.public_key()) => sign(&self.next_signer, &bytes).unwrap(),
             Some(sign) => sign(&self.signer, &bytes).unwrap(),
             None => bytes,
         };
@@ -376,6 +400,16 @@ impl Cluster for Node {
             members: members.collect(),
             ..Default::default()
         }))
+    }
+
+    async fn cosign(&self, request: Request<wire::CosignRequest>) -> Result<Response<wire::CosignResponse>, Status> {
+        use wire::cosign_response::Result as Answer;
+        self.fault().await;
+        let wire::CosignRequest { caller, note, .. } = request.into_inner();
+        let head = self.fake.signer.open_head(&note, &caller.unwrap().tenant);
+        let cosigner = self.fake.cosigner(self.id);
+        let result = head.map_or_else(Answer::Refused, |head| Answer::Line(cosigner.cosign(&head, now().0 / 1_000)));
+        Ok(Response::new(wire::CosignResponse { result: Some(result) }))
     }
 
     async fn init(&self, _: Request<wire::InitRequest>) -> Result<Response<wire::InitResponse>, Status> {
