@@ -139,6 +139,7 @@ pub enum Kind {
     ArtefactByDeadline = 188,
     ArtefactCount = 189,
     TokenByPassport = 230,
+    IdentityLink = 237,
     // Records
     SessionPlan = 190,
     TurnUse = 191,
