@@ -238,6 +238,8 @@ impl QuorateTarget {
             min_effective_confidence: None,
             cursor: None,
             hits: Default::default(),
+            with_pointers: false,
+            with_envelope: false,
         };
         match self.read(client, query).await?.rows.len() {
             1 => Ok(()),

@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::cursor::Cursors;
 use crate::deadline::{self, Lapsed};
 use crate::event;
+use crate::fact::envelope_bytes;
 use crate::flag;
 use crate::identity::check_name;
 use crate::key::Key;
@@ -307,8 +308,8 @@ pub struct Artefacts {
     pub next_cursor: Option<String>,
 }
 
-/// The most bytes of JSON that a row has beside its texts.
-const ROW_BYTES: usize = 224;
+/// The most bytes of JSON that a row has beside its texts, with its id in the audit envelope.
+const ROW_BYTES: usize = 296;
 
 impl ListArtefacts {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Artefacts> {
@@ -323,7 +324,7 @@ impl ListArtefacts {
         let Principal { tenant, passport, .. } = &at.caller;
         let order = kind_prefix(tenant, Kind::ArtefactOrder).text(passport);
         let budget = self.token_budget.and_then(|tokens| usize::try_from(tokens.saturating_mul(4)).ok());
-        let mut left = budget.unwrap_or(usize::MAX).min(REPLY_BYTES_DEFAULT - REPLY_WRAPPER_BYTES);
+        let mut left = budget.unwrap_or(usize::MAX).min(REPLY_BYTES_DEFAULT - REPLY_WRAPPER_BYTES - envelope_bytes(&at.caller));
         let (mut found, mut examined, mut from) = (Artefacts { artefacts: Vec::new(), truncated: None, next_cursor: None }, 0, from);
         loop {
             let (rows, next) = view.page_bytes(Table::Index, &order, from.as_deref(), PAGE)?;

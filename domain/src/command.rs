@@ -59,6 +59,7 @@ macro_rules! commands {
 commands! {
     StoreFact(fact::StoreFact) -> fact::FactStored,
     DeleteFact(fact::DeleteFact) -> fact::FactDeleted,
+    ReinstateFacts(fact::ReinstateFacts) -> fact::FactsReinstated,
     EditFact(fact::EditFact) -> fact::FactEdited,
     PinFact(fact::PinFact) -> fact::FactPinned,
     SetHorizon(fact::SetHorizon) -> fact::HorizonSet,

@@ -5,7 +5,8 @@
 //! stays in the history. Invariants:
 //! * Versions of a pair are numbered 1, 2, 3 ..., and a number is never used again, deleted or not.
 //! * At most one version of a pair is active: the one that its head names.
-//! * A fact is retired once. A write that names one which is already superseded or deleted is refused before it writes.
+//! * A write that retires one which is already superseded or deleted is refused before it writes. A retirement by name can be taken
+//!   back ([`reinstate`]), and is then as if it had not been.
 //! * A version is valid from the instant it was stored up to, and without, the instant it was retired or deleted. So the
 //!   validities of a pair are disjoint, and of two versions stored in one millisecond the older was never valid.
 //!
@@ -30,11 +31,13 @@ mod forget;
 mod freshness;
 mod history;
 mod horizon;
+mod narrow;
 mod page;
 mod panel;
 mod place;
 mod rank;
 mod recall;
+mod reinstate;
 mod relevant;
 mod searchable;
 mod shared;
@@ -50,7 +53,7 @@ use serde_json::json;
 pub(crate) use self::adopt::{Adopted, Conflict, OnConflict, adopt};
 pub use self::consolidate::{ConsolidateFacts, Contradiction, Contradictions, FactsConsolidated, FindContradictions};
 pub use self::consulted::ConsultedFact;
-pub(crate) use self::consulted::{Consulted, consulted};
+pub(crate) use self::consulted::{Consulted, consulted, envelope_bytes};
 pub use self::entities::{Entities, ListEntities};
 pub use self::export::{
     ExportFacts, ExportRecorded, ExportScope, ExportStarted, ExportedFact, ExportedFacts, GetExport, RecordExport, SignedExport,
@@ -69,7 +72,9 @@ pub use self::history::{FactHistory, FactVersion, FactVersions};
 pub use self::horizon::{HorizonClass, MEDIUM_STALE_DAYS, STABLE_STALE_DAYS, VOLATILE_STALE_HOURS};
 pub use self::panel::{EditFact, FactEdited, FactPinned, MemoryFacts, MemoryHistory, MemoryRow, PinFact, ViewMemory};
 pub(crate) use self::place::is_reserved;
-pub use self::recall::{FactHits, FactRow, FactRows, FactsAsked, HOLDING_MAX, NAMED_MAX, QueryFacts};
+pub use self::recall::{FactHits, FactRow, FactRows, FactsAsked, FoundBy, HOLDING_MAX, NAMED_MAX, QueryFacts};
+
+pub use self::reinstate::{FactsReinstated, ReinstateFacts, ReinstatedFact};
 
 pub(crate) use self::page::Room;
 pub(crate) use self::place::EVERYONE;

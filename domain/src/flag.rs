@@ -168,6 +168,21 @@ pub const C2PA_X509_SIGNER: Definition = Definition {
 pub const CUSTODY_AUDIT: Definition =
     Definition { name: "CRUX_CONTEXT_CUSTODY_AUDIT", default: "on", words: &[], about: "context_custody_audit" };
 
+/// Off: observations can be read by the whole tenant, and a session's name is its passport's business.
+pub const HANDOFF_OBSERVATIONS: Definition = Definition {
+    name: "CORECRUXD_HANDOFF_OBSERVATIONS",
+    default: "off",
+    words: &[],
+    about: "whether making and accepting a hand-off is observed in the session that it packs, where the tenant can read it",
+};
+/// Off: it tells each row of a recall twice.
+pub const AUDIT_ENVELOPE: Definition = Definition {
+    name: "CORECRUXD_FEATURE_AUDIT_ENVELOPE",
+    default: "off",
+    words: &[],
+    about: "whether query_facts answers with an audit envelope too: which facts it showed, under which capability",
+};
+
 pub const AUTONOMY_CONTRACT: Definition =
     Definition { name: "CORECRUXD_FEATURE_AUTONOMY_CONTRACT", default: "on", words: &[], about: "autonomy_contract" };
 pub const REUSE_CHECK: Definition = Definition { name: "CORECRUXD_FEATURE_REUSE_CHECK", default: "on", words: &[], about: "reuse_check" };
@@ -190,7 +205,7 @@ pub const TOOL_SURFACE: Definition = Definition {
 };
 
 /// All flags that are replicated.
-pub const ALL: [Definition; 33] = [
+pub const ALL: [Definition; 36] = [
     PUNCHCARD,
     APPROVAL_QUEUE,
     RECEIPT_VERIFY,
@@ -225,6 +240,8 @@ pub const ALL: [Definition; 33] = [
     MEMORY_ACK,
     AGENT_PASSPORTS,
     TOOL_SURFACE,
+    HANDOFF_OBSERVATIONS,
+    AUDIT_ENVELOPE,
 ];
 
 /// Flags whose tools answer `CAPABILITY_DENIED` while they are off, as documented; the others answer -32030.

@@ -12,6 +12,8 @@
 //! * Accepting does not overwrite: a receiver that has another session of that name has to move it out of the way first.
 //! * Cards go over when the package is accepted, not when it is made: until then the sender works under them. The receiver is told
 //!   which ones the sender had lost by then.
+//! * Making and accepting are observed in the session's chain only with the flag on that says so: observations are the tenant's
+//!   to read, and a session's name is otherwise its passport's business.
 //! * Of the sender's signature nothing is known here: gateways sign what was made, and check it before they ask to accept it.
 
 #[cfg(test)]
@@ -23,9 +25,11 @@ use serde_json::json;
 use crate::deadline::{self, Lapsed};
 use crate::event;
 use crate::fact::{self, PackedFact, Relevant, at_most};
+use crate::flag;
 use crate::identity::{Passport, check_name, check_text, is_revoked};
 use crate::key::Key;
 use crate::limit::{HANDOFF_ITEMS_MAX, HANDOFF_PAYLOAD_BYTES_MAX, HANDOFF_TTL_MS};
+use crate::observation::{AppendObservations, NewObservation};
 use crate::punchcard::{self, Punchcard};
 use crate::receipt;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords};
@@ -202,6 +206,7 @@ impl CreateHandoff {
                 payload.facts.push(fact);
             }
         }
+        let session_id = payload.session_id.clone();
         let (facts, payload) = (payload.facts.len() as u64, payload.json());
         let content_hash = blake3::hash(payload.as_bytes()).to_hex().to_string();
         let deadline = at.lease_now.plus_ms(HANDOFF_TTL_MS);
@@ -218,6 +223,9 @@ impl CreateHandoff {
         tx.put(&handoff);
         deadline::put(tx, Kind::HandoffByDeadline, deadline, &tenant, &handoff_id);
         handoff.prove(tx, at, "create")?;
+        if let Some(refusal) = handoff.observe(tx, at, "handoff_created", &session_id)? {
+            return Ok(Err(refusal));
+        }
         Ok(Ok(HandoffCreated { handoff_id, payload, content_hash, facts, more_facts, expires_at }))
     }
 
@@ -315,6 +323,9 @@ impl AcceptHandoff {
         let handoff = Handoff { accepted_by: Some(at.caller.passport.clone()), ..handoff };
         tx.put(&handoff);
         handoff.prove(tx, at, "accept")?;
+        if let Some(refusal) = handoff.observe(tx, at, "handoff_accepted", &payload.session_id)? {
+            return Ok(Err(refusal));
+        }
         Ok(Ok(HandoffAccepted {
             handoff_id: payload.handoff_id,
             session_id: payload.session_id,
@@ -362,6 +373,22 @@ impl Handoff {
             return Ok(Some(Refusal::Spent { what, id, found }));
         }
         Ok((self.deadline <= at.lease_now).then(|| expired(self.handoff_id.clone())))
+    }
+
+    /// Adds the act to the chain of the session, where that is wanted.
+    fn observe(&self, tx: &mut impl Tx, at: &Stamp, kind: &str, session_id: &str) -> Result<Option<Refusal>, StorageError> {
+        if !flag::is_on(tx, flag::HANDOFF_OBSERVATIONS)? || !flag::is_on(tx, flag::OBSERVE)? {
+            return Ok(None);
+        }
+        let payload = json!({
+            "handoff_id": self.handoff_id,
+            "source_agent": self.source,
+            "target_agent": self.target,
+            "content_hash": self.content_hash,
+        });
+        let told = NewObservation { provider: "quorate".into(), kind: kind.into(), payload, client_ts: None };
+        let appended = AppendObservations { session_id: session_id.into(), observations: vec![told] }.apply(tx, at)?;
+        Ok(appended.err())
     }
 
     /// Writes the receipt and the event of an act. The session's name is nobody else's business.

@@ -9,6 +9,7 @@
 //!   sign for a passport, after a restart too, and only public keys reach the log.
 
 mod continuity;
+mod link;
 mod mint;
 mod revoke;
 pub(crate) mod standing;
@@ -22,6 +23,7 @@ pub(crate) use self::continuity::merged_into;
 pub use self::continuity::{
     ConflictPolicy, DeviceLinked, LinkDevice, MergePassports, PassportSplit, PassportsMerged, Proof, SplitPassport,
 };
+pub use self::link::{PassportResolved, ResolvePassport};
 pub use self::mint::{Category, MintRequested, RequestMint};
 pub use self::revoke::{PassportRevoked, RevokePassport};
 pub use self::standing::Reputation;

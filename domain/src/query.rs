@@ -8,7 +8,7 @@ use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
     approval, artefact, client, codec, config_audit, constraint, coord, corpus, document, execplan, fact, flag, graph, identity, key_ring,
-    measure, notice, observation, orchestrator, punchcard, receipt, repo, search, session, session_plan, usage, work,
+    measure, notice, observation, orchestrator, passport, punchcard, receipt, repo, search, session, session_plan, usage, work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -73,6 +73,7 @@ queries! {
     ListSessions(session::ListSessions) -> session::Sessions,
     ResolveToken(identity::ResolveToken) -> identity::TokenResolved,
     GetPassport(identity::GetPassport) -> identity::Passport,
+    ResolvePassport(passport::ResolvePassport) -> passport::PassportResolved,
     GetFlags(flag::GetFlags) -> flag::Flags,
     ListProjects(work::ListProjects) -> work::Projects,
     GetProject(work::GetProject) -> work::ProjectContext,
@@ -192,6 +193,8 @@ mod tests {
             min_effective_confidence: None,
             cursor: None,
             hits: Default::default(),
+            with_pointers: false,
+            with_envelope: false,
         };
         ask(QueryFacts { entity: some.clone(), ..facts.clone() }.into());
         ask(QueryFacts { entity: Some(format!("__agent::olga::{name}")), ..facts.clone() }.into());

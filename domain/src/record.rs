@@ -146,6 +146,7 @@ pub enum Kind {
     SyncRemote = 231,
     SyncPair = 232,
     SyncConflict = 233,
+    IdentityLink = 237,
     // Records
     SessionPlan = 190,
     TurnUse = 191,

@@ -8,7 +8,8 @@
 //! * `revision` is that of the last change of the session, archiving included; `updated_at` is when its state was saved.
 //!
 //! Decisions: saving over an archived session keeps it archived, which the reply says; archiving twice keeps the later reason.
-//! Events name the passport and a digest in place of the session id, which is nobody else's business.
+//! Events name the passport and a digest in place of the session id, which is nobody else's business. A title is read out of the
+//! state when it is asked for, so that it follows the state and older sessions have one too.
 
 #[cfg(test)]
 mod tests;
@@ -17,9 +18,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::cursor::Cursors;
+use crate::fact::json_text_bytes;
 use crate::identity::{check_name, check_text};
 use crate::key::Key;
 use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX, STATE_BYTES_MAX, STATE_DEPTH_MAX};
+use crate::line::line;
 use crate::passport::merged_into;
 use crate::query::rows;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
@@ -86,6 +89,17 @@ impl Session {
     /// Its name among deadlines.
     fn deadline_id(&self) -> String {
         json!([self.passport, self.session_id]).to_string()
+    }
+
+    fn state(&self, view: &impl Read) -> Result<serde_json::Value, StorageError> {
+        let state: Option<State> = view.get(&self.tenant, &self.id())?;
+        let state = state.ok_or_else(|| StorageError::corrupt("a session has no state"))?;
+        serde_json::from_str(&state.json).map_err(|error| StorageError::new("state of a session", error))
+    }
+
+    fn title(&self, view: &impl Read) -> Result<SessionTitle, StorageError> {
+        let (title, untitled) = title(&self.state(view)?, &self.session_id);
+        Ok(SessionTitle { title, untitled, updated_at: self.updated_at, archived: self.archived })
     }
 
     fn saved(self) -> SessionSaved {
@@ -324,11 +338,10 @@ impl GetSession {
         let Some(session) = readable(view, &at.caller, &self.session_id, at.lease_now)? else {
             return Ok(Err(Refusal::not_found("session", self.session_id)));
         };
-        let state: Option<State> = view.get(&session.tenant, &session.id())?;
-        let state = state.ok_or_else(|| StorageError::corrupt("a session has no state"))?;
+        let state = session.state(view)?;
         Ok(Ok(SessionView {
             session_id: session.session_id,
-            state: serde_json::from_str(&state.json).map_err(|error| StorageError::new("state of a session", error))?,
+            state,
             updated_at: session.updated_at,
             total_tokens: session.total_tokens,
             archived: session.archived,
@@ -344,17 +357,58 @@ pub struct ListSessions {
     pub include_archived: bool,
     pub limit: u64,
     pub cursor: Option<String>,
+    /// With what each is called, for people.
+    #[serde(default)]
+    pub with_titles: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sessions {
     pub sessions: Vec<String>,
     pub next_cursor: Option<String>,
+    /// Beside each of them, if titles were asked for.
+    #[serde(default)]
+    pub titles: Vec<SessionTitle>,
 }
+
+/// What a session is called where people see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SessionTitle {
+    pub title: String,
+    /// The state has no title of its own; this one was made of something else.
+    pub untitled: bool,
+    pub updated_at: UnixMs,
+    pub archived: bool,
+}
+
+/// The title of a state, and whether it is one: else the first of its decisions, its note, context summary or summary that
+/// says something, and at last the beginning of the session's name.
+pub fn title(state: &serde_json::Value, session_id: &str) -> (String, bool) {
+    if let Some(title) = line_of(&state["title"]) {
+        return (title, false);
+    }
+    let fallbacks = [&state["decisions"][0], &state["note"], &state["context_summary"], &state["summary"]];
+    let made = fallbacks.into_iter().find_map(line_of);
+    (made.unwrap_or_else(|| line(session_id, SHORT_ID_CHARS)), true)
+}
+
+/// A value as one line. What is no text is shown as the JSON that it is.
+fn line_of(value: &serde_json::Value) -> Option<String> {
+    let text = match value {
+        serde_json::Value::Null => return None,
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    Some(line(&text, TITLE_CHARS)).filter(|line| !line.is_empty())
+}
+
+const TITLE_CHARS: usize = 80;
+const SHORT_ID_CHARS: usize = 12;
 
 impl ListSessions {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Sessions> {
         let cursors = Cursors::of("sessions", &at.caller, &self.include_archived);
+        let with_titles = self.with_titles;
         let (limit, after) = match self.check(&cursors) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
@@ -363,7 +417,7 @@ impl ListSessions {
         let owned = Key::new().text(passport);
         let all = kind_prefix(tenant, Session::KIND).raw(owned.as_bytes());
         let mut from = after.as_ref().map(|last| all.text(last).byte(0).into_bytes());
-        let mut reply = Sessions { sessions: Vec::new(), next_cursor: None };
+        let mut reply = Sessions { sessions: Vec::new(), next_cursor: None, titles: Vec::new() };
         let mut left = REPLY_BYTES_DEFAULT - REPLY_WRAPPER_BYTES;
         let mut examined = 0;
         let mut passed = after;
@@ -373,7 +427,8 @@ impl ListSessions {
                 let is_shown = session.is_live(at.lease_now) && (self.include_archived || !session.archived);
                 // A name takes twice its bytes when it is all quotes, and twice more when it ends the page and stands in the
                 // cursor, in hex.
-                let bytes = 2 * session.session_id.len() + 3;
+                let title = if is_shown && with_titles { Some(session.title(view)?) } else { None };
+                let bytes = 2 * session.session_id.len() + 3 + title.as_ref().map_or(0, |title| title.json_bytes(&session.session_id));
                 let is_full = is_shown && (reply.sessions.len() == limit || bytes + 2 * session.session_id.len() > left);
                 if let (true, Some(passed)) = (is_full || examined == SCAN_ROWS_MAX, &passed) {
                     reply.next_cursor = Some(cursors.seal(String::as_bytes(passed)));
@@ -383,6 +438,7 @@ impl ListSessions {
                 passed = Some(session.session_id.clone());
                 if is_shown {
                     left = left.saturating_sub(bytes);
+                    reply.titles.extend(title);
                     reply.sessions.push(session.session_id);
                 }
             }
@@ -399,6 +455,14 @@ impl ListSessions {
         let Some(cursor) = &self.cursor else { return Ok((limit, None)) };
         let last = String::from_utf8(cursors.open(cursor)?).map_err(|_| Refusal::invalid("cursor", "is damaged"))?;
         Ok((limit, Some(last)))
+    }
+}
+
+impl SessionTitle {
+    /// The most bytes that its row can have as compact JSON, with the session's name.
+    fn json_bytes(&self, session_id: &str) -> usize {
+        const FRAME: &str = r#"{"session_id":,"title":,"untitled":false,"archived":false,"updated_at":"2026-11-30T12:00:00.000Z"},"#;
+        FRAME.len() + json_text_bytes(session_id) + json_text_bytes(&self.title)
     }
 }
 

@@ -58,6 +58,11 @@ pub trait Tool: DeserializeOwned + JsonSchema + Send + 'static {
 
     type Output: Serialize + JsonSchema + Send;
 
+    /// The schema of another form that its answer has too where a program asks for it, for who reads the whole list.
+    fn output_contract() -> Option<Value> {
+        None
+    }
+
     /// The smallest useful arguments.
     fn example() -> Value;
 
@@ -122,8 +127,8 @@ pub struct Entry {
     pub beyond_budget: bool,
     /// As `tools/list` shows it, in JSON. Its description ends with the catalog's hint, if that has one.
     pub listed: String,
-    /// The same without what the fields of the answer mean, which who reads an answer sees for itself: for lists that stand
-    /// before a model all the time.
+    /// The same without what the fields of the answer mean, which who reads an answer sees for itself, and without what is for
+    /// programs alone: for lists that stand before a model all the time.
     pub listed_short: String,
     /// Arguments that have to stand in a header too, and its name.
     pub mirrored: Vec<(String, String)>,
@@ -164,6 +169,9 @@ impl Entry {
             },
         });
         let listed_short = short(listed.clone()).to_string();
+        if let Some(contract) = T::output_contract() {
+            listed["x-crux-output-schema"] = contract;
+        }
         if let Some(hint) = hint {
             listed["description"] = format!("{description} {hint}").into();
         }
@@ -345,8 +353,17 @@ impl Entry {
     }
 }
 
+/// Arguments, and parts of answers that come only where they are asked for or sampled, that no model has a use for.
+const FOR_PROGRAMS: [&str; 4] = ["contract", "crc_v1", "envelope", "unshaped"];
+
 fn short(mut listed: Value) -> Value {
     bare(&mut listed["outputSchema"]);
+    for schema in ["inputSchema", "outputSchema"] {
+        let required = listed[schema]["required"].as_array().cloned().unwrap_or_default();
+        if let Some(properties) = listed[schema]["properties"].as_object_mut() {
+            properties.retain(|name, _| !FOR_PROGRAMS.contains(&name.as_str()) || required.iter().any(|required| required == name));
+        }
+    }
     listed
 }
 

@@ -54,6 +54,8 @@ fn asks(query: &str) -> Search {
         with_snippets: true,
         cursor: None,
         hits: Hits::default(),
+        with_pointers: false,
+        with_pairs: false,
     }
 }
 
@@ -233,7 +235,8 @@ fn what_is_superseded_deleted_or_anothers_is_found_by_nobody_and_has_left_the_in
     assert_eq!(world.finds_as(jon, asks("obsidian")).results.len(), 1);
     let eve = person("other", "mara");
     assert!(world.finds_as(eve, asks("heron")).results.is_empty());
-    let expanded = world.read(mara(), ExpandResults { tenant_id: "local".into(), result_ids: vec![gone], token_budget: None });
+    let expanded =
+        world.read(mara(), ExpandResults { tenant_id: "local".into(), result_ids: vec![gone], token_budget: None, with_pointers: false });
     assert_eq!((expanded.results.len(), expanded.missing[0].reason.as_str()), (0, "not_active"));
 }
 
@@ -320,8 +323,15 @@ fn what_the_graph_joins_to_a_result_is_found_with_it() {
     let ids: Vec<&str> = found.results.iter().map(|row| row.title.as_str()).collect();
     assert_eq!(ids, ["gateway", "ledger", "repo:ledger / owner"]);
     assert_eq!(found.coverage.score, 1_000_000);
-    let expanded = world
-        .read(mara(), ExpandResults { tenant_id: "acme".into(), result_ids: vec![found.results[1].doc_id.clone()], token_budget: None });
+    let expanded = world.read(
+        mara(),
+        ExpandResults {
+            tenant_id: "acme".into(),
+            result_ids: vec![found.results[1].doc_id.clone()],
+            token_budget: None,
+            with_pointers: false,
+        },
+    );
     assert!(expanded.results[0].content.contains("keeps accounts"));
 }
 
@@ -356,6 +366,8 @@ fn what_a_recall_is_helped_to_is_what_it_finds_without() {
             min_effective_confidence: None,
             cursor: None,
             hits: Default::default(),
+            with_pointers: false,
+            with_envelope: false,
         };
         let mut helped = plain.clone();
         let asked = helped.asked().unwrap();
@@ -392,6 +404,8 @@ fn a_fact_that_is_named_by_exactly_what_is_asked_comes_first_in_a_recall() {
             min_effective_confidence: None,
             cursor: None,
             hits: Default::default(),
+            with_pointers: false,
+            with_envelope: false,
         };
         let asked = recall.asked().unwrap();
         if let Some(through) = world.indexer.through() {
@@ -452,7 +466,7 @@ fn pages_show_every_result_once_and_keep_their_budget() {
 fn ids_that_have_no_room_come_back() {
     let mut world = World::new();
     let ids: Vec<String> = (0..6).map(|n| world.stores("svc", &format!("k{n}"), &"long ".repeat(600))).collect();
-    let expand = |result_ids, token_budget| ExpandResults { tenant_id: "local".into(), result_ids, token_budget };
+    let expand = |result_ids, token_budget| ExpandResults { tenant_id: "local".into(), result_ids, token_budget, with_pointers: false };
     let (mut seen, mut left) = (Vec::new(), ids.clone());
     while !left.is_empty() {
         let expanded = world.read(mara(), expand(left, None));

@@ -1,4 +1,5 @@
 """The edit guard as hosts and git run it: `quorate hook`, `quorate guard`, and the gateway's HTTP hook, against true cards."""
+import hashlib
 import json
 import os
 import pathlib
@@ -118,6 +119,35 @@ class EditGuard(unittest.TestCase):
         self.hold()
         done, _ = self.hook("session-start", {"session_id": "s", "cwd": str(self.repo), "hook_event_name": "SessionStart"})
         self.assertIn("you are `agent-b`", json.loads(done.stdout)["hookSpecificOutput"]["additionalContext"])
+
+    def test_a_session_hears_at_its_start_which_configuration_nobody_has_audited(self):
+        for name, text in (("CLAUDE.md", self.folder), (".mcp.json", "{}"), (".claude/settings.json", f"// {self.folder}")):
+            (self.repo / name).parent.mkdir(exist_ok=True)
+            (self.repo / name).write_text(text)
+        start = {"session_id": "s", "cwd": str(self.repo / self.folder), "hook_event_name": "SessionStart"}
+
+        def told(**more):
+            done, seconds = self.hook("session-start", start, HOME=self.home.name, **more)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["hookSpecificOutput"]["additionalContext"], seconds
+
+        said, _ = told()
+        digests = {name: hashlib.sha256((self.repo / name).read_bytes()).hexdigest()
+                   for name in ("CLAUDE.md", ".mcp.json", ".claude/settings.json")}
+        for name, digest in digests.items():
+            self.assertIn(f"`{name}` (SHA-256 {digest})", said)
+        for name, digest in digests.items():
+            self.client("operator").ok("audit_config", path=name, sha256=digest, auditor="ops")
+        said, _ = told()
+        self.assertIn("you are `agent-b`", said)
+        self.assertNotIn("audited", said)
+        (self.repo / ".mcp.json").write_text("{ }")
+        said, _ = told()
+        self.assertIn("`.mcp.json`", said)
+        self.assertNotIn("CLAUDE.md", said)
+        said, seconds = told(QUORATE_URL="http://127.0.0.1:1")
+        self.assertIn("could not be asked", said)
+        self.assertLess(seconds, 2.0)
 
     def test_the_http_hook_decides_the_same(self):
         self.hold()

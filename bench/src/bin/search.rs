@@ -182,6 +182,8 @@ fn measure(options: &Options, data: &std::path::Path) -> anyhow::Result<()> {
                 with_snippets: true,
                 cursor: None,
                 hits: Hits::default(),
+                with_pointers: false,
+                with_pairs: false,
             };
             search_once(&node, &index, search, step.through)
         })?;
@@ -214,6 +216,8 @@ fn facts_once(node: &Node, index: &Index, query: String, entity: Option<String>,
         min_effective_confidence: None,
         cursor: None,
         hits: Default::default(),
+        with_pointers: false,
+        with_envelope: false,
     };
     if let Some(asked) = facts.asked() {
         facts.hits = index.facts(&caller(), &asked, through)?;

@@ -141,6 +141,7 @@ fn ask_about(settings: &Settings, names: &Names, passport: Option<&str>) -> Resu
             check: some.to_vec(),
             passport: passport.map(String::from),
             within_ms: 0,
+            config: Vec::new(),
         };
         let verdict = ask::guard(settings, guard, deadline)?;
         let rank = |decision: Decision| match decision {

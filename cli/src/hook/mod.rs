@@ -1,13 +1,15 @@
 //! `quorate hook`: what the hosts of agents, and git, run around an edit.
 //!
 //! A hook is short: it reads what the host sends, works out which files are meant ([`place`]), asks a gateway's `/v1/guard`
-//! ([`ask`]), and answers in the host's form. It ends within 300 ms before an edit, whatever happens; when nobody could be asked
+//! ([`ask`]), and answers in the host's form. When a session starts it hashes what configures the agent ([`config`]) and has that
+//! looked up too. It ends within 300 ms before an edit, whatever happens; when nobody could be asked
 //! in that time, the policy in [`settings`] decides, and what was let through is noted in the [`journal`].
 //!
 //! Exit code 2 is a no to the host here, and nothing else: a hook that fails for another reason must not look like one.
 
 mod ask;
 mod commit;
+mod config;
 mod journal;
 pub mod place;
 mod settings;
@@ -27,8 +29,8 @@ use serde_json::Value;
 use crate::exit::Failure;
 use settings::Settings;
 
-/// From the start of the process to its answer, before an edit; the rest of 300 ms is for starting it.
-const BEFORE_EDIT: Duration = Duration::from_millis(230);
+/// From the start of the process to its answer, before an edit and when a session starts; the rest of 300 ms is for starting it.
+const IN_A_HURRY: Duration = Duration::from_millis(230);
 /// At the other moments nobody waits so impatiently.
 const AT_LEISURE: Duration = Duration::from_millis(2_500);
 /// What a host may send. A file's whole new content is in it.
@@ -40,7 +42,7 @@ pub enum Hook {
     PreToolUse(Run),
     /// After a tool call: renew the leases of what it changed
     PostToolUse(Run),
-    /// When a session starts: say who holds what
+    /// When a session starts: say who holds what, and which configuration nobody has audited
     SessionStart(Run),
     /// When a session ends: give back what was leased for it
     SessionEnd(Run),
@@ -149,7 +151,12 @@ fn look(host: Host, moment: Moment, input: &Value, start: Instant) -> Verdict {
         return Verdict::allow();
     }
     let asked = Asked { host, moment, event: Some(&event), placed: &placed, settings: &settings };
-    let within = if moment == Moment::BeforeEdit { BEFORE_EDIT } else { AT_LEISURE };
+    let within = if matches!(moment, Moment::BeforeEdit | Moment::SessionStart) { IN_A_HURRY } else { AT_LEISURE };
+    let hashed = match moment {
+        // The other half of the time is for asking.
+        Moment::SessionStart => config::hashed(&cwd, home().as_deref(), start + within / 2),
+        _ => config::Hashed::default(),
+    };
     let guard = Guard {
         moment,
         host: host.word().into(),
@@ -158,8 +165,9 @@ fn look(host: Host, moment: Moment, input: &Value, start: Instant) -> Verdict {
         check: placed.names.check.clone(),
         passport: None,
         within_ms: 0,
+        config: hashed.files,
     };
-    match ask::guard(&settings, guard, start + within) {
+    let verdict = match ask::guard(&settings, guard, start + within) {
         Ok(verdict) => {
             journal::send_later(&settings);
             match placed.unnameable.first() {
@@ -171,6 +179,10 @@ fn look(host: Host, moment: Moment, input: &Value, start: Instant) -> Verdict {
         Err(why) if is_edit => asked.by_policy(&why),
         // Nothing depends on these: a lease that is not given back ends by itself.
         Err(why) => Verdict::warn(format!("Quorate could not be asked: {why}.")),
+    };
+    match hashed.problems.is_empty() {
+        true => verdict,
+        false => Verdict { text: format!("{} Of your configuration, {}.", verdict.text, hashed.problems.join(", ")), ..verdict },
     }
 }
 

@@ -33,6 +33,8 @@ fn facts(world: &mut World) -> Vec<FactRow> {
         min_effective_confidence: None,
         cursor: None,
         hits: Default::default(),
+        with_pointers: false,
+        with_envelope: false,
     };
     world.ask("9s", person("jon"), query).unwrap().rows
 }

@@ -3,6 +3,8 @@
 //! Decisions:
 //! * Two active facts of one entity and key can only be the tenant's and the caller's private one, since a new version retires
 //!   the one before. They contradict each other when the one says yes and the other no, by fixed lists of words.
+//! * Whoever asks for it is shown, besides, where the team's active version says the opposite of the one that it replaced, and another
+//!   passport had said that: nobody has settled whether the world changed or the two disagree.
 //! * A consolidation retires exactly the facts that it names, or is refused and writes nothing: each has to be active still, and
 //!   a version that was stored meanwhile is one that its caller has not seen.
 //! * Protected are private facts, those that the caller pinned or names as protected, those learnt from a receipt, and those as
@@ -15,10 +17,11 @@ use serde::{Deserialize, Serialize};
 use super::page::Room;
 use super::panel::{EDIT, is_pinned};
 use super::place::{EVERYONE, Place};
+use super::rank::State;
 use super::recall::json_text_bytes;
 use super::{
-    Confidence, Draft, FACT_ID_BYTES_MAX, Fact, Head, HorizonClass, active, at_most, check_value, head, next_version, not_active, some,
-    visible,
+    Confidence, Draft, FACT_ID_BYTES_MAX, Fact, Head, HorizonClass, active, at_most, by_id, check_value, head, next_version, not_active,
+    some, stored, visible,
 };
 use crate::cursor::Cursors;
 use crate::event;
@@ -31,7 +34,7 @@ use crate::receipt;
 use crate::record::{ReadRecords, Record, kind_prefix};
 use crate::refusal::{Applied, Refusal, shown};
 use crate::stamp::{ReadStamp, Revision, Stamp};
-use crate::tx::{Read, StorageError, Tx};
+use crate::tx::{Read, StorageError, Table, Tx};
 
 /// Words that say yes, and words that say no.
 const POSITIVE: [&str; 14] =
@@ -62,22 +65,22 @@ pub struct Contradiction {
     pub reason: String,
     pub polarity_a: String,
     pub polarity_b: String,
-    /// The tenant's, and then the caller's private one.
+    /// The tenant's, and then the caller's private one; or the active version, and then the one before it.
     pub fact_ids: Vec<String>,
     pub values: Vec<String>,
 }
 
 impl Contradiction {
-    fn of(shared: &Fact, private: &Fact) -> Option<Self> {
-        let (a, b) = (polarity(&shared.value)?, polarity(&private.value)?);
+    fn of(one: &Fact, other: &Fact, reason: &str) -> Option<Self> {
+        let (a, b) = (polarity(&one.value)?, polarity(&other.value)?);
         (a != b).then(|| Self {
-            entity: shared.entity.clone(),
-            key: shared.key.clone(),
-            reason: "opposite_polarity_same_entity_key".into(),
+            entity: one.entity.clone(),
+            key: one.key.clone(),
+            reason: reason.into(),
             polarity_a: a.into(),
             polarity_b: b.into(),
-            fact_ids: vec![shared.fact_id.clone(), private.fact_id.clone()],
-            values: vec![shared.value.clone(), private.value.clone()],
+            fact_ids: vec![one.fact_id.clone(), other.fact_id.clone()],
+            values: vec![one.value.clone(), other.value.clone()],
         })
     }
 
@@ -95,6 +98,9 @@ pub struct FindContradictions {
     pub limit: u64,
     pub token_budget: Option<u64>,
     pub cursor: Option<String>,
+    /// With those between an active version and the one that it replaced.
+    #[serde(default)]
+    pub across_versions: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -115,23 +121,29 @@ impl FindContradictions {
         if let Some(refusal) = flag::refuse_off(view, flag::CONSOLIDATION, "memory_contradictions")? {
             return Ok(Err(refusal));
         }
-        let cursors = Cursors::of("contradictions", &at.caller, &());
-        let (limit, from) = match self.check(&cursors) {
+        let cursors = Cursors::of("contradictions", &at.caller, &self.across_versions);
+        let (limit, from_position) = match self.check(&cursors) {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let mut room = Room::of(self.token_budget.map(|tokens| tokens.min(TOKENS_MAX)), Some(CONTRADICTIONS_TOKENS_DEFAULT));
         let mut reply = Contradictions { candidates: Vec::new(), next_cursor: None, truncated: None };
         let tenant = &at.caller.tenant;
-        let own = Key::new().text(&at.caller.passport);
-        let mut from = from.map(|position| kind_prefix(tenant, Head::KIND).raw(own.as_bytes()).raw(&position).into_bytes());
         let mut examined = 0;
-        // Only pairs of which the caller has a private fact can hold two, so nothing else is walked.
-        'pages: loop {
-            let page = view.page::<Head>(tenant, &own, from.as_deref(), CHUNK)?;
-            for private in page.items {
-                let position = Key::new().text(&private.entity).text(&private.key);
-                let found = candidate(view, &private)?;
+        // Only pairs of which the caller has a private fact can hold two active ones, so for those nothing else is walked.
+        let own = at.caller.passport.as_str();
+        let owners: &[&str] = if self.across_versions { &[own, EVERYONE] } else { &[own] };
+        let (mut lane, mut from) = (0u8, None);
+        if let Some(position) = from_position {
+            let begun = position.split_first().and_then(|(lane, rest)| Some((*lane, owners.get(usize::from(*lane))?, rest)));
+            let Some((at_lane, owner, rest)) = begun else { return Ok(Err(Refusal::invalid("cursor", "is damaged"))) };
+            (lane, from) = (at_lane, Some(kind_prefix(tenant, Head::KIND).text(owner).raw(rest).into_bytes()));
+        }
+        'pages: while let Some(&owner) = owners.get(usize::from(lane)) {
+            let page = view.page::<Head>(tenant, &Key::new().text(owner), from.as_deref(), CHUNK)?;
+            for head in page.items {
+                let position = Key::new().byte(lane).text(&head.entity).text(&head.key);
+                let found = if owner == EVERYONE { replaced(view, &head)? } else { candidate(view, &head)? };
                 let stopped = match found {
                     _ if examined == SCAN_ROWS_MAX => Some("scan_limit"),
                     None => None,
@@ -152,9 +164,9 @@ impl FindContradictions {
                 }
                 examined += 1;
             }
-            match page.next {
-                Some(next) => from = Some(next),
-                None => break,
+            from = page.next;
+            if from.is_none() {
+                lane += 1;
             }
         }
         Ok(Ok(reply))
@@ -173,7 +185,18 @@ impl FindContradictions {
 fn candidate(view: &impl Read, private: &Head) -> Result<Option<Contradiction>, StorageError> {
     let shared: Option<Head> = view.get(&private.tenant, &super::pair_id(EVERYONE, &private.entity, &private.key))?;
     let (Some(private), Some(shared)) = (active(view, private)?, shared) else { return Ok(None) };
-    Ok(active(view, &shared)?.and_then(|shared| Contradiction::of(&shared, &private)))
+    Ok(active(view, &shared)?.and_then(|shared| Contradiction::of(&shared, &private, "opposite_polarity_same_entity_key")))
+}
+
+/// What the active version of a pair has replaced, where another passport had said it.
+fn replaced(view: &impl Read, head: &Head) -> Result<Option<Contradiction>, StorageError> {
+    let Some(now) = active(view, head)?.filter(|fact| polarity(&fact.value).is_some()) else { return Ok(None) };
+    let Some(before) = &now.supersedes else { return Ok(None) };
+    let id = view.get_bytes(Table::Index, by_id(&now.tenant, before).as_bytes())?;
+    let id = id.ok_or_else(|| StorageError::corrupt("a fact replaced one that is not there"))?;
+    let before = stored(view, &now.tenant, &id)?;
+    let is_anothers = before.state() == State::Superseded && before.actor != now.actor;
+    Ok(if is_anothers { Contradiction::of(&now, &before, "opposite_polarity_across_versions") } else { None })
 }
 
 // ------------------------------------------------------------------ memory_consolidate

@@ -12,12 +12,15 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::narrow::Narrow;
 use super::page::{self, Asked, Page};
-use super::panel::check_filters;
-use super::place::{EVERYONE, Place, daemon_owned, filed_name, off_panel, only_the_service};
-use super::rank::{State, Walk, lane};
-use super::recall::{json_text_bytes, one_pair};
-use super::{Confidence, Draft, FACT_ID_BYTES_MAX, Fact, HorizonClass, at_most, change, not_active, store_evidence, visible};
+use super::place::{EVERYONE, daemon_owned, filed_name, off_panel, only_the_service};
+use super::rank::State;
+use super::recall::json_text_bytes;
+use super::{
+    Confidence, ConsultedFact, Draft, FACT_ID_BYTES_MAX, Fact, HorizonClass, at_most, change, envelope_bytes, not_active, store_evidence,
+    visible,
+};
 use crate::cursor::Cursors;
 use crate::event;
 use crate::flag;
@@ -50,6 +53,8 @@ pub struct ShowFreshness {
     pub top_k: u64,
     pub token_budget: Option<u64>,
     pub cursor: Option<String>,
+    #[serde(default)]
+    pub entity_prefix: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,6 +73,9 @@ pub struct FreshnessRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FactFreshness {
     pub rows: Vec<FreshnessRow>,
+    /// What an audit envelope may tell of the rows.
+    #[serde(default)]
+    pub consulted: Vec<ConsultedFact>,
     /// The instant to which the rows belong: that of the first page.
     pub now: UnixMs,
     pub next_cursor: Option<String>,
@@ -106,11 +114,13 @@ impl ShowFreshness {
         if let Some(refusal) = flag::refuse_off(view, flag::FRESHNESS, "memory_freshness")? {
             return Ok(Err(refusal));
         }
-        let cursors = Cursors::of("freshness", &at.caller, &(&self.entity, &self.key));
-        let (entity, key) = (self.entity.as_deref(), self.key.as_deref());
-        if let Some(refusal) = check_filters(entity, key, &at.caller) {
-            return Ok(Err(refusal));
-        }
+        let cursors = Cursors::of("freshness", &at.caller, &(&self.entity, &self.entity_prefix, &self.key));
+        let (entity, prefix, key) = (self.entity.as_deref(), self.entity_prefix.as_deref(), self.key.as_deref());
+        let owners = [EVERYONE, &at.caller.passport];
+        let narrow = match Narrow::check(entity, prefix, key, &owners, &at.caller) {
+            Ok(narrow) => narrow,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let asked = Asked {
             top_k: self.top_k,
             token_budget: self.token_budget,
@@ -121,28 +131,22 @@ impl ShowFreshness {
             Ok(start) => start,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        start.room.reserve(FRAME_BYTES);
-        let (tenant, now) = (&at.caller.tenant, start.now);
-        let mut walk = match (entity.map(|entity| Place::to_read(entity, &at.caller)), key) {
-            (Some(places), Some(key)) => one_pair(view, tenant, &places, key, now, start.after)?,
-            (Some(places), None) => {
-                let lanes: Vec<_> = places.iter().map(|place| lane(tenant, &place.owner, Some(&place.entity))).collect();
-                Walk::lanes(view, &lanes, &[State::Active], now, start.after)?
-            }
-            (None, _) => {
-                let lanes = [EVERYONE, &at.caller.passport].map(|owner| lane(tenant, owner, None));
-                Walk::lanes(view, &lanes, &[State::Active], now, start.after)?
-            }
-        };
+        start.room.reserve(FRAME_BYTES + envelope_bytes(&at.caller));
+        let now = start.now;
+        let mut walk = narrow.active(view, at, now, start.after)?;
         let page = page::fill(view, at, &cursors, start, &mut walk, |_, fact| {
-            if key.is_some_and(|key| key != fact.key) {
+            if !narrow.lets_through(&fact) {
                 return Ok(None);
             }
+            let consulted = ConsultedFact::of(&fact, now);
             let row = FreshnessRow::of(fact, now);
-            let bytes = row.json_bytes();
-            Ok(Some((row, bytes)))
+            let bytes = row.json_bytes() + consulted.as_ref().map_or(0, ConsultedFact::json_bytes);
+            Ok(Some(((row, consulted), bytes)))
         })?;
-        Ok(page.map(|Page { rows, next_cursor, truncated }| FactFreshness { rows, now, next_cursor, truncated }))
+        Ok(page.map(|Page { rows, next_cursor, truncated }| {
+            let (rows, consulted): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+            FactFreshness { rows, consulted: consulted.into_iter().flatten().collect(), now, next_cursor, truncated }
+        }))
     }
 }
 
@@ -154,6 +158,12 @@ pub struct SweepCandidates {
     pub top_k: u64,
     pub token_budget: Option<u64>,
     pub cursor: Option<String>,
+    #[serde(default)]
+    pub entity: Option<String>,
+    #[serde(default)]
+    pub entity_prefix: Option<String>,
+    #[serde(default)]
+    pub key: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -187,7 +197,13 @@ impl SweepCandidates {
         if let Some(refusal) = flag::refuse_off(view, flag::FRESHNESS, "memory_sweep_candidates")? {
             return Ok(Err(refusal));
         }
-        let cursors = Cursors::of("sweep candidates", &at.caller, &());
+        let cursors = Cursors::of("sweep candidates", &at.caller, &(&self.entity, &self.entity_prefix, &self.key));
+        let (entity, prefix, key) = (self.entity.as_deref(), self.entity_prefix.as_deref(), self.key.as_deref());
+        let owners = [EVERYONE, &at.caller.passport];
+        let narrow = match Narrow::check(entity, prefix, key, &owners, &at.caller) {
+            Ok(narrow) => narrow,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let asked = Asked {
             top_k: self.top_k,
             token_budget: self.token_budget,
@@ -200,12 +216,11 @@ impl SweepCandidates {
         };
         start.room.reserve(FRAME_BYTES);
         let now = start.now;
-        let lanes = [EVERYONE, &at.caller.passport].map(|owner| lane(&at.caller.tenant, owner, None));
         let parts = [(State::Active, false), (State::Superseded, true), (State::Superseded, false)];
-        let mut walk = Walk::parts(view, &lanes, &parts, now, start.after)?;
+        let mut walk = narrow.parts(view, at, &parts, now, start.after)?;
         let page = page::fill(view, at, &cursors, start, &mut walk, |_, fact| {
             // What the service wrote is evidence, and stays.
-            if daemon_owned(&fact.entity).is_some() {
+            if daemon_owned(&fact.entity).is_some() || !narrow.lets_through(&fact) {
                 return Ok(None);
             }
             let superseded_by = fact.superseded_by.clone();

@@ -11,13 +11,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::narrow::Narrow;
 use super::page::{self, Asked, Page};
 use super::place::{EVERYONE, check_entity, off_panel};
-use super::rank::{State, Walk, lane};
-use super::recall::{json_text_bytes, one_pair};
+use super::rank::State;
+use super::recall::json_text_bytes;
 use super::{
-    Confidence, Draft, FACT_ID_BYTES_MAX, Fact, FactVersions, HorizonClass, Place, at_most, check_value, head, history, next_version,
-    not_active, pair_id, visible,
+    Confidence, Draft, FACT_ID_BYTES_MAX, Fact, FactVersions, HorizonClass, at_most, check_value, head, history, next_version, not_active,
+    pair_id, visible,
 };
 use crate::cursor::Cursors;
 use crate::flag;
@@ -87,6 +88,8 @@ pub struct ViewMemory {
     pub top_k: u64,
     pub token_budget: Option<u64>,
     pub cursor: Option<String>,
+    #[serde(default)]
+    pub entity_prefix: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,11 +105,12 @@ impl ViewMemory {
         if let Some(refusal) = flag::refuse_off(view, flag::MEMORY_PANEL, "memory_view")? {
             return Ok(Err(refusal));
         }
-        let cursors = Cursors::of("memory", &at.caller, &(&self.entity, &self.key));
-        let (entity, key) = (self.entity.as_deref(), self.key.as_deref());
-        if let Some(refusal) = check_filters(entity, key, &at.caller) {
-            return Ok(Err(refusal));
-        }
+        let cursors = Cursors::of("memory", &at.caller, &(&self.entity, &self.entity_prefix, &self.key));
+        let (entity, prefix, key) = (self.entity.as_deref(), self.entity_prefix.as_deref(), self.key.as_deref());
+        let narrow = match Narrow::check(entity, prefix, key, &[EVERYONE], &at.caller) {
+            Ok(narrow) => narrow,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let asked = Asked {
             top_k: self.top_k,
             token_budget: self.token_budget,
@@ -117,16 +121,9 @@ impl ViewMemory {
             Ok(start) => start,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let tenant = &at.caller.tenant;
-        let mut walk = match (entity, key) {
-            (Some(entity), Some(key)) => {
-                let place = Place { owner: EVERYONE.into(), entity: entity.into() };
-                one_pair(view, tenant, &[place], key, start.now, start.after)?
-            }
-            _ => Walk::lanes(view, &[lane(tenant, EVERYONE, entity)], &[State::Active], start.now, start.after)?,
-        };
+        let mut walk = narrow.active(view, at, start.now, start.after)?;
         let page = page::fill(view, at, &cursors, start, &mut walk, |_, fact| {
-            if off_panel(&fact.owner, &fact.entity).is_some() || key.is_some_and(|key| key != fact.key) {
+            if off_panel(&fact.owner, &fact.entity).is_some() || !narrow.lets_through(&fact) {
                 return Ok(None);
             }
             let row = MemoryRow::of(view, &at.caller, fact)?;
@@ -135,16 +132,6 @@ impl ViewMemory {
         })?;
         Ok(page.map(|Page { rows, next_cursor, truncated }| MemoryFacts { facts: rows, next_cursor, truncated }))
     }
-}
-
-/// Checks an entity and a key that a list is narrowed to.
-pub(super) fn check_filters(entity: Option<&str>, key: Option<&str>, caller: &Principal) -> Option<Refusal> {
-    for (field, name) in [("entity", entity), ("key", key)] {
-        if name.is_some_and(|name| name.trim().is_empty()) {
-            return Some(Refusal::invalid(field, "must not be empty; leave it out to match all"));
-        }
-    }
-    entity.and_then(|entity| check_entity(entity, caller)).or_else(|| key.and_then(|key| check_name("key", key)))
 }
 
 // ------------------------------------------------------------------ memory_edit

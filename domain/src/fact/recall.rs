@@ -13,10 +13,12 @@ use super::page::{self, Asked, Page, Start};
 use super::place::{Place, Region, check_entity, check_entity_prefix, filed_name};
 use super::rank::{Order, State, Walk, lane};
 use super::searchable::{best_about, fact_at};
-use super::{Confidence, Fact, Head, HorizonClass, at_most, pair_id};
+use super::{Confidence, ConsultedFact, Fact, Head, HorizonClass, at_most, envelope_bytes, pair_id};
 use crate::cursor::Cursors;
+use crate::flag;
 use crate::identity::check_name;
 use crate::limit::{NAME_BYTES_MAX, SCAN_ROWS_MAX, TEXT_BYTES_MAX};
+use crate::pointer::{self, Pointer};
 use crate::record::{ReadRecords, Record};
 use crate::refusal::{Applied, Refusal};
 use crate::search::words::{folded_name, grams_within};
@@ -43,6 +45,12 @@ pub struct QueryFacts {
     /// What the serving node's index names. A caller's is replaced.
     #[serde(default)]
     pub hits: FactHits,
+    /// With a pointer for each row.
+    #[serde(default)]
+    pub with_pointers: bool,
+    /// With what an audit envelope tells, if its flag is on.
+    #[serde(default)]
+    pub with_envelope: bool,
 }
 
 /// What an index is asked for the words of a recall.
@@ -94,17 +102,41 @@ pub struct FactRows {
     pub next_cursor: Option<String>,
     /// Why the rows end although there are more: `top_k`, `reply_bytes`, `token_budget` or `scan_limit`.
     pub truncated: Option<String>,
+    /// Beside each row, if they were asked for.
+    #[serde(default)]
+    pub pointers: Vec<Pointer>,
+    /// What an audit envelope may tell of the rows; there when it was asked for and its flag is on.
+    #[serde(default)]
+    pub consulted: Option<Vec<ConsultedFact>>,
+}
+
+/// Where a word of a query stands in a fact: `value`, `key` and `entity`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoundBy {
+    pub word: String,
+    pub itself: Vec<&'static str>,
+    /// As a part of a longer word.
+    pub within: Vec<&'static str>,
 }
 
 impl FactRow {
     /// Why a query found it: its words that stand in the fact, each with where.
-    pub fn found_by(&self, query: &str) -> Vec<(String, Vec<&'static str>)> {
-        let texts = [("value", &self.value), ("key", &self.key), ("entity", &self.entity)].map(|(name, text)| (name, text.to_lowercase()));
+    pub fn found_by(&self, query: &str) -> Vec<FoundBy> {
+        let texts = [("value", &self.value), ("key", &self.key), ("entity", &self.entity)]
+            .map(|(name, text)| (name, text.to_lowercase(), search::words::words(text)));
         let found = words(query).into_iter().map(|word| {
-            let places = texts.iter().filter(|(_, text)| text.contains(&word)).map(|(name, _)| *name).collect();
-            (word, places)
+            let pieces = search::words::pieces(&word);
+            let mut found = FoundBy { word, itself: Vec::new(), within: Vec::new() };
+            for (name, text, words) in &texts {
+                if !pieces.is_empty() && pieces.iter().all(|piece| search::words::hold(words, piece)) {
+                    found.itself.push(*name);
+                } else if text.contains(&found.word) {
+                    found.within.push(*name);
+                }
+            }
+            found
         });
-        found.filter(|(_, places): &(String, Vec<&str>)| !places.is_empty()).collect()
+        found.filter(|found| !found.itself.is_empty() || !found.within.is_empty()).collect()
     }
 
     /// The most bytes that the row can have as compact JSON with the names of this struct, its age in hours, and confidences
@@ -139,10 +171,17 @@ const LATE_MAX: usize = 1_000;
 impl QueryFacts {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<FactRows> {
         let cursors = self.cursors(at);
-        let start = match self.check(&cursors, at) {
+        let mut start = match self.check(&cursors, at) {
             Ok(start) => start,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        let is_enveloped = self.with_envelope && flag::is_on(view, flag::AUDIT_ENVELOPE)?;
+        if is_enveloped {
+            start.room.reserve(envelope_bytes(&at.caller));
+        }
+        if self.with_pointers {
+            start.room.reserve(pointer::FRAME_BYTES);
+        }
         let filter = Filter::new(&self, at);
         let now = start.now;
         let late = self.late(view, at)?;
@@ -164,15 +203,30 @@ impl QueryFacts {
                 below += 1;
                 return Ok(None);
             }
+            let consulted = if is_enveloped { ConsultedFact::of(&fact, now) } else { None };
+            let pointer = self.with_pointers.then(|| Pointer::of(&fact.fact_id, &fact.value));
             let row = row(fact, now, self.include_superseded);
-            let bytes = row.json_bytes();
-            Ok(Some((row, bytes)))
+            let beside = consulted.as_ref().map_or(0, ConsultedFact::json_bytes) + pointer.as_ref().map_or(0, Pointer::json_bytes);
+            let bytes = row.json_bytes() + beside;
+            Ok(Some(((row, pointer, consulted), bytes)))
         })?;
-        Ok(page.map(|Page { rows, next_cursor, truncated }| FactRows {
-            rows,
-            filtered_below_threshold: self.min_effective_confidence.map(|_| below),
-            next_cursor,
-            truncated,
+        Ok(page.map(|Page { rows, next_cursor, truncated }| {
+            let mut facts = FactRows {
+                rows: Vec::new(),
+                filtered_below_threshold: self.min_effective_confidence.map(|_| below),
+                next_cursor,
+                truncated,
+                pointers: Vec::new(),
+                consulted: is_enveloped.then(Vec::new),
+            };
+            for (row, pointer, consulted) in rows {
+                facts.rows.push(row);
+                facts.pointers.extend(pointer);
+                if let Some(all) = &mut facts.consulted {
+                    all.extend(consulted);
+                }
+            }
+            facts
         }))
     }
 

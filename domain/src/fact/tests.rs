@@ -80,6 +80,8 @@ fn everything() -> QueryFacts {
         min_effective_confidence: None,
         cursor: None,
         hits: Default::default(),
+        with_pointers: false,
+        with_envelope: false,
     }
 }
 
@@ -124,6 +126,17 @@ fn check(script: &str, expected: Expect) {
                 Ok(FactDeleted { deleted, fact_id }) => writeln!(told, "{fact_id} deleted: {deleted}").unwrap(),
                 Err(refusal) => writeln!(told, "refused: {refusal}").unwrap(),
             },
+            "reinstate" => {
+                let fact_ids = plain[0].split(',').map(resolve).collect();
+                match facts.call(who, ReinstateFacts { fact_ids }) {
+                    Ok(FactsReinstated { facts }) => {
+                        for ReinstatedFact { fact_id, was_superseded_by } in facts {
+                            writeln!(told, "{fact_id} is back, was retired by {}", was_superseded_by.unwrap_or_default()).unwrap();
+                        }
+                    }
+                    Err(refusal) => writeln!(told, "refused: {refusal}").unwrap(),
+                }
+            }
             "query" | "more" => {
                 let query = match line.verb {
                     "more" => last.take().unwrap(),
@@ -139,6 +152,8 @@ fn check(script: &str, expected: Expect) {
                         min_effective_confidence: option("floor").map(unit),
                         cursor: line.option("cursor"),
                         hits: Default::default(),
+                        with_pointers: false,
+                        with_envelope: false,
                     },
                 };
                 match facts.ask(who, query.clone()) {
@@ -272,6 +287,79 @@ fn a_write_retires_facts_of_other_entities_or_writes_nothing() {
             facts:
               all owner = infra (version 1 by jon, 1, none, fresh)
             #7 is all owner version 2, retired #5
+        "#]],
+    );
+}
+
+#[test]
+fn a_retirement_by_name_is_taken_back_and_the_fact_is_as_it_was() {
+    check(
+        "0s mara store svc:api owner platform confidence=0.9
+         0s mara store svc:web owner platform confidence=0.8
+         0s mara store notes plan secret private
+         1s jon  store all owner infra supersedes=#1,#2
+         2s jon  reinstate #1,#2
+         2s jon  query
+         2s jon  query as_of=1500ms
+         2s jon  entities
+         3s jon  store svc:api owner core",
+        expect![[r#"
+            #1 is svc:api owner version 1
+            #2 is svc:web owner version 1
+            #3 is __agent::mara::notes plan version 1
+            #4 is all owner version 1, retired #2 #1
+            #2 is back, was retired by #4
+            #1 is back, was retired by #4
+            facts:
+              all owner = infra (version 1 by jon, 1, none, fresh)
+              svc:api owner = platform (version 1 by mara, 0.9, none, fresh)
+              svc:web owner = platform (version 1 by mara, 0.8, none, fresh)
+            facts:
+              all owner = infra (version 1 by jon, 1, none, fresh)
+              svc:api owner = platform (version 1 by mara, 0.9, none, fresh)
+              svc:web owner = platform (version 1 by mara, 0.8, none, fresh)
+            entities: all svc:api svc:web
+            #6 is svc:api owner version 2, retired #1
+        "#]],
+    );
+}
+
+#[test]
+fn what_was_replaced_deleted_or_is_anothers_does_not_come_back_and_then_nothing_does() {
+    check(
+        "0s mara store svc:api owner one
+         0s mara store svc:api owner two
+         0s mara store svc:old owner gone
+         0s mara store notes plan secret private
+         0s mara store notes plan2 newer private supersedes=#4
+         0s mara store svc:web owner free
+         0s mara store all owner infra supersedes=#6
+         0s mara delete #3
+         0s jon  reinstate #1,#6
+         0s jon  reinstate #3,#6
+         0s jon  reinstate #4,#6
+         0s jon  reinstate #6,#7
+         0s jon  query entity=svc:web
+         0s mara reinstate #4
+         0s mara delete #2
+         0s mara reinstate #1",
+        expect![[r#"
+            #1 is svc:api owner version 1
+            #2 is svc:api owner version 2, retired #1
+            #3 is svc:old owner version 1
+            #4 is __agent::mara::notes plan version 1
+            #5 is __agent::mara::notes plan2 version 1, retired #4
+            #6 is svc:web owner version 1
+            #7 is all owner version 1, retired #6
+            #3 deleted: true
+            refused: `fact_ids` names facts that can't come back: `#1` (its entity and key have version 2 since; store the value anew)
+            refused: `fact_ids` names facts that can't come back: `#3` (it is deleted)
+            refused: `fact_ids` names facts that can't come back: `#4` (there is no such fact)
+            refused: `fact_ids` names facts that can't come back: `#7` (it is active)
+            no facts
+            #4 is back, was retired by #5
+            #2 deleted: true
+            refused: `fact_ids` names facts that can't come back: `#1` (its entity and key have version 2 since; store the value anew)
         "#]],
     );
 }
@@ -814,6 +902,7 @@ enum Act {
     Horizon { who: usize, fact: usize, class: usize },
     Reverify { who: usize, fact: usize },
     Consolidate { who: usize, entity: usize, key: usize, facts: Vec<usize> },
+    Reinstate { who: usize, facts: Vec<usize> },
     Decide { who: usize },
     Wait { ms: u64 },
 }
@@ -838,8 +927,9 @@ fn acts(most: usize) -> impl Strategy<Value = Vec<Act>> {
     let reverify = one().prop_map(|(who, fact)| Act::Reverify { who, fact });
     let consolidate = (0..WHO.len(), 0..4usize, 0..3usize, prop::collection::vec(0..60usize, 1..3))
         .prop_map(|(who, entity, key, facts)| Act::Consolidate { who, entity, key, facts });
+    let reinstate = (0..WHO.len(), prop::collection::vec(0..60usize, 1..3)).prop_map(|(who, facts)| Act::Reinstate { who, facts });
     let decide = (0..WHO.len()).prop_map(|who| Act::Decide { who });
-    let memory = prop_oneof![3 => edit, 1 => pin, 1 => horizon, 1 => reverify, 2 => consolidate, 1 => decide];
+    let memory = prop_oneof![3 => edit, 1 => pin, 1 => horizon, 1 => reverify, 2 => consolidate, 2 => reinstate, 1 => decide];
     let wait = prop_oneof![Just(1), Just(3_600_000), Just(20 * 86_400_000)].prop_map(|ms| Act::Wait { ms });
     prop::collection::vec(prop_oneof![6 => store, 2 => delete, 3 => memory, 1 => wait], 1..most)
 }
@@ -906,6 +996,14 @@ fn act(facts: &mut Facts, ids: &mut Vec<String>, act: &Act) {
                     assert_eq!(done.superseded_fact_ids.iter().cloned().collect::<BTreeSet<_>>(), named, "it retires what it names");
                     ids.push(done.canonical_fact_id);
                 }
+                Err(_) => assert_eq!(facts.all(&person(WHO[*who]).tenant), before, "a refusal leaves nothing"),
+            }
+        }
+        Act::Reinstate { who, facts: named } => {
+            let before = facts.all(&person(WHO[*who]).tenant);
+            let fact_ids: BTreeSet<String> = named.iter().filter_map(id).collect();
+            match facts.call(WHO[*who], ReinstateFacts { fact_ids: fact_ids.clone() }) {
+                Ok(done) => assert_eq!(done.facts.into_iter().map(|fact| fact.fact_id).collect::<BTreeSet<_>>(), fact_ids),
                 Err(_) => assert_eq!(facts.all(&person(WHO[*who]).tenant), before, "a refusal leaves nothing"),
             }
         }
@@ -990,6 +1088,8 @@ fn queries() -> impl Strategy<Value = QueryFacts> {
             min_effective_confidence,
             cursor: None,
             hits: Default::default(),
+            with_pointers: false,
+            with_envelope: false,
         },
     )
 }

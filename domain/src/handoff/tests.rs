@@ -3,7 +3,9 @@
 use super::*;
 use crate::event::{Watched, watch};
 use crate::fact::{Confidence, DeleteFact, StoreFact};
+use crate::flag::SetFlag;
 use crate::identity::{PutToken, system, token_hash};
+use crate::observation::{Body, ListObservations, ObservationView};
 use crate::passport::RevokePassport;
 use crate::punchcard::{PunchIn, PunchOut};
 use crate::receipt::GetReceipt;
@@ -85,6 +87,34 @@ fn a_session_goes_over_with_its_facts_and_never_a_private_one() {
     let Watched::Events(events) = watch(&world.state, "acme", Revision(0), 100).unwrap() else { panic!() };
     let kinds: Vec<&str> = events.iter().map(|event| event.kind.as_str()).filter(|kind| kind.starts_with("handoff")).collect();
     assert_eq!(kinds, ["handoff.created", "handoff.accepted"]);
+}
+
+#[test]
+fn a_hand_off_is_observed_in_its_session_only_with_the_flag_on() {
+    let mut world = world();
+    save(&mut world, "mara", json!({ "n": 1 }));
+    let observed = |world: &mut World| {
+        let list = ListObservations { session_id: "build".into(), since: None, provider: None, limit: 10, cursor: None };
+        let found = world.ask("9s", person("ben"), list).unwrap().observations;
+        let told = |row: ObservationView| serde_json::from_str::<Body>(&row.body).unwrap();
+        found.into_iter().map(told).map(|body| (body.kind, body.principal, body.payload)).collect::<Vec<_>>()
+    };
+    let made = create(&mut world, None).unwrap();
+    accept(&mut world, "2s", "jon", &made.payload).unwrap();
+    assert_eq!(observed(&mut world), [], "off by default");
+
+    let set = |name: &str, value: &str| SetFlag { name: name.into(), value: value.into() };
+    world.call("3s", system(), None, set("CORECRUXD_HANDOFF_OBSERVATIONS", "on")).unwrap();
+    let made = create(&mut world, Some("ben")).unwrap();
+    accept(&mut world, "4s", "ben", &made.payload).unwrap();
+    let payload =
+        json!({ "handoff_id": made.handoff_id, "source_agent": "mara", "target_agent": "ben", "content_hash": made.content_hash });
+    let of = |kind: &str, who: &str| (kind.to_string(), who.to_string(), payload.clone());
+    assert_eq!(observed(&mut world), [of("handoff_created", "mara"), of("handoff_accepted", "ben")]);
+
+    // Where nothing is observed, hand-offs go on.
+    world.call("5s", system(), None, set("CORECRUXD_OBSERVE", "off")).unwrap();
+    assert!(create(&mut world, None).is_ok());
 }
 
 #[test]

@@ -15,6 +15,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::link::{Linked, link, unlink};
 use super::revoke::revoke;
 use super::standing::{Standing, has_operator_standing};
 use super::{Certificate, certificate, check_key, passport, receipt_id};
@@ -221,7 +222,7 @@ impl MergePassports {
             Ok(adopted) => adopted,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        if let Some(refusal) = merge_sessions(tx, &tenant, &source.name, &target.name)? {
+        if let Some(refusal) = merge_names(tx, &tenant, &source.name, &target.name, &receipt_id)? {
             return Ok(Err(refusal));
         }
         let mut standing = Standing::of(tx, &tenant, &target.name)?;
@@ -307,14 +308,22 @@ pub(crate) fn merged_into(view: &impl Read, tenant: &str, target: &str) -> Resul
     rows.into_iter().map(|(_, name)| String::from_utf8(name).map_err(|error| StorageError::new("merged passport", error))).collect()
 }
 
-/// Lets the survivor read the sessions of the source, and of those that were merged into that one before.
-pub(super) fn merge_sessions(tx: &mut impl Tx, tenant: &str, source: &str, target: &str) -> Result<Option<Refusal>, StorageError> {
+/// Has the source, and those that were merged into that one before, stand for the survivor, which may read their sessions.
+pub(super) fn merge_names(
+    tx: &mut impl Tx,
+    tenant: &str,
+    source: &str,
+    target: &str,
+    receipt_id: &str,
+) -> Result<Option<Refusal>, StorageError> {
     let mut names = merged_into(tx, tenant, source)?;
     names.push(source.into());
     if merged_into(tx, tenant, target)?.len() + names.len() > MERGED_MAX {
         return Ok(Some(Refusal::invalid("target_passport", format!("has {MERGED_MAX} passports merged into it at the most"))));
     }
     for name in names {
+        unlink(tx, tenant, Linked::Passport, &name, source);
+        link(tx, tenant, Linked::Passport, &name, target, receipt_id);
         tx.put_index(merged_key(tenant, target).text(&name), name.as_bytes());
     }
     Ok(None)
@@ -408,6 +417,7 @@ impl LinkDevice {
             receipt_id: proof.receipt_id.clone(),
         };
         tx.put(&device);
+        link(tx, &tenant, Linked::Device, &fingerprint, &passport, &device.receipt_id);
         let about = json!({ "device_fingerprint": fingerprint, "receipt_id": proof.receipt_id });
         event::emit(tx, at, "passport.device_linked", &passport, about)?;
         Ok(Ok(DeviceLinked { proof, passport, fingerprint, capabilities, tenant }))

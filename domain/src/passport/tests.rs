@@ -12,7 +12,7 @@ use crate::limit::{ADOPTED_FACTS_MAX, DEVICES_MAX, MERGED_MAX, REVOKED_PER_ENTRY
 use crate::punchcard::{ForceRelease, ListPunchcards, PunchIn, PunchOut, PunchedIn, Status};
 use crate::receipt::GetReceipt;
 use crate::session::{DeleteSession, GetSession, SaveSession};
-use crate::stamp::{Principal, Revision};
+use crate::stamp::{Principal, Revision, Tier};
 use crate::transcript::{World, person};
 
 /// A world in which these people have passports.
@@ -95,6 +95,8 @@ fn memory(world: &mut World, who: &str) -> Vec<String> {
         min_effective_confidence: None,
         cursor: None,
         hits: Default::default(),
+        with_pointers: false,
+        with_envelope: false,
     };
     let mut rows: Vec<String> =
         world.ask("3s", person(who), query).unwrap().rows.into_iter().map(|row| format!("{}={}", row.key, row.value)).collect();
@@ -449,7 +451,7 @@ fn a_merged_passport_is_retired_and_its_sessions_are_read_by_the_survivor_and_wr
     merge(&mut world, "otto", "olga", "otto", ConflictPolicy::PreferTarget).unwrap();
     assert!(world.ask("5s", person("otto"), GetSession { session_id: "s".into() }).is_ok());
     assert_eq!(super::continuity::merged_into(&world.state, "acme", "otto").unwrap(), ["elsa", "olga"]);
-    let mut take_over = |name: &str| super::continuity::merge_sessions(&mut world.state, "acme", name, "otto").unwrap();
+    let mut take_over = |name: &str| super::continuity::merge_names(&mut world.state, "acme", name, "otto", "r").unwrap();
     assert!((2..MERGED_MAX).all(|n| take_over(&format!("p{n}")).is_none()));
     assert!(take_over("one-too-many").is_some());
 }
@@ -504,6 +506,50 @@ fn a_device_is_linked_by_its_hash_with_what_the_caller_has_to_give() {
     }
     assert_eq!(refused("elsa", link("ff".repeat(32), "facts:read")), Some("-32602"), "one too many");
     assert_eq!(refused("elsa", link("0b".repeat(32), "facts:read")), None, "linking again takes no room");
+}
+
+#[test]
+fn a_name_stands_for_a_passport_by_itself_by_a_merge_or_by_a_linked_device() {
+    let mut world = world(&["elsa", "olga", "otto", "eve"]);
+    let resolve = |world: &mut World, who: &str, name: &str| {
+        let found = world.ask("9s", person(who), ResolvePassport { passport: name.into() });
+        found.map(|found| (found.passport.name, found.link_id)).map_err(|refusal| refusal.code())
+    };
+    let device = "0a".repeat(32);
+    let link = |world: &mut World, who: &str| {
+        let command = LinkDevice { fingerprint: "0a".repeat(32), capabilities: vec!["facts:read".into()] };
+        world.call("1s", person(who), None, command).unwrap().proof.receipt_id
+    };
+    assert_eq!(resolve(&mut world, "otto", "elsa"), Ok(("elsa".into(), None)));
+    assert_eq!(resolve(&mut world, "otto", &device), Err("NOT_FOUND"));
+    let linked = link(&mut world, "elsa");
+    assert_eq!(resolve(&mut world, "otto", &device), Ok(("elsa".into(), Some(linked))));
+    assert_eq!(resolve(&mut world, "eve", &device), Err("NOT_FOUND"), "of another tenant");
+    assert_eq!(resolve(&mut world, "eve", "elsa"), Err("NOT_FOUND"));
+
+    let first = merge(&mut world, "olga", "elsa", "olga", ConflictPolicy::PreferTarget).unwrap().proof.receipt_id;
+    for name in ["elsa", &device] {
+        assert_eq!(resolve(&mut world, "otto", name), Ok(("olga".into(), Some(first.clone()))), "{name}");
+    }
+    let second = merge(&mut world, "otto", "olga", "otto", ConflictPolicy::PreferTarget).unwrap().proof.receipt_id;
+    for name in ["elsa", "olga", &device] {
+        assert_eq!(resolve(&mut world, "otto", name), Ok(("otto".into(), Some(second.clone()))), "{name}");
+    }
+    link(&mut world, "otto");
+    assert_eq!(resolve(&mut world, "otto", &device).unwrap().0, "otto", "both links lead there");
+    let put = PutToken {
+        hash: token_hash("o2"),
+        tenant: "acme".into(),
+        passport: "o2".into(),
+        tier: Tier::Operator,
+        scopes: person("olga").scopes,
+        expires_at: None,
+    };
+    world.call("5s", system(), None, put).unwrap();
+    let other = Principal { passport: "o2".into(), ..person("olga") };
+    let command = LinkDevice { fingerprint: device.clone(), capabilities: vec!["facts:read".into()] };
+    world.call("5s", other, None, command).unwrap();
+    assert_eq!(resolve(&mut world, "otto", &device), Err("-32602"), "two have linked it, and nobody is guessed");
 }
 
 #[test]

@@ -8,13 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::expand::content;
 use super::source::{Document, Node, check_own_tenant, cut, visible};
-use super::words::{Piece, folded_name, pieces};
+use super::words::{Piece, folded_name, hold, pieces};
 use crate::cursor::Cursors;
 use crate::fact::{self, Room, json_text_bytes};
 use crate::graph;
 use crate::limit::{LIST_MAX, SEARCH_DEPTH_MAX, SEARCH_EDGES, SEARCH_FACTS, SEARCH_QUERY_BYTES_MAX, SEARCH_SEEDS, SEARCH_SPARE};
 use crate::machine::Clock;
+use crate::pointer::{self, Pointer};
 use crate::refusal::{Applied, Refusal};
 use crate::search::gap;
 use crate::stamp::{Principal, ReadStamp, Revision};
@@ -36,6 +38,12 @@ pub struct Search {
     /// What the serving node's index names. A caller's is replaced.
     #[serde(default)]
     pub hits: Hits,
+    /// With a pointer for each row.
+    #[serde(default)]
+    pub with_pointers: bool,
+    /// With the entity and the key of each fact.
+    #[serde(default)]
+    pub with_pairs: bool,
 }
 
 /// What an index answers.
@@ -70,6 +78,9 @@ pub struct Found {
     pub truncated: Option<String>,
     /// The uncovered words as they should be noted; nothing when they were lately, or when enough was found.
     pub gap: Option<String>,
+    /// Beside each row, if they were asked for.
+    #[serde(default)]
+    pub pointers: Vec<Pointer>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -85,6 +96,9 @@ pub struct FoundRow {
     pub segment_index: u64,
     /// Tokens (4 bytes of JSON) of its content.
     pub token_count: u64,
+    /// Entity, as it is filed, and key of a fact, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pair: Option<(String, String)>,
 }
 
 /// How much of what was asked for the results of this reply hold.
@@ -155,7 +169,10 @@ impl Search {
         let ranked = rank(view, at, &self.hits.keys)?;
         let mut room = Room::of(self.token_budget, None);
         room.reserve(wanted.bytes());
-        let mut results = Vec::new();
+        if self.with_pointers {
+            room.reserve(pointer::FRAME_BYTES);
+        }
+        let (mut results, mut pointers) = (Vec::new(), Vec::new());
         let floor = self.score_min.unwrap_or(0);
         let mut ranked = ranked.into_iter().take_while(|(score, _)| *score >= floor).skip(before);
         let stopped = loop {
@@ -170,14 +187,19 @@ impl Search {
                 break Some("depth");
             }
             let found = wanted.look_at(&document);
-            let row = row(score, &document, self.with_snippets.then_some(found.first));
-            match room.take(row.json_bytes(), results.is_empty()) {
+            let mut row = row(score, &document, self.with_snippets.then_some(found.first));
+            if let (true, "fact", [key, entity]) = (self.with_pairs, document.kind, &document.names[..]) {
+                row.pair = Some((entity.clone(), key.clone()));
+            }
+            let pointer = if self.with_pointers { Some(Pointer::of(&document.id, &content(view, at, &document)?)) } else { None };
+            match room.take(row.json_bytes() + pointer.as_ref().map_or(0, Pointer::json_bytes), results.is_empty()) {
                 Ok(true) => {}
                 Ok(false) => break Some(room.reason()),
                 Err(refusal) => return Ok(Err(refusal)),
             }
             wanted.cover(&found);
             results.push(row);
+            pointers.extend(pointer);
         };
         let next = before + results.len();
         let goes_on = stopped.is_some_and(|why| why != "depth");
@@ -195,6 +217,7 @@ impl Search {
             next_cursor,
             truncated: stopped.map(Into::into),
             gap,
+            pointers,
         }))
     }
 }
@@ -214,6 +237,7 @@ fn row(score: u32, document: &Document, first: Option<Option<usize>>) -> FoundRo
         score,
         segment_index: document.segment,
         token_count: tokens(&document.text),
+        pair: None,
     }
 }
 
@@ -348,11 +372,7 @@ impl Wanted {
                 }
             }
         }
-        let holds = |piece: &Piece| {
-            piece.whole.iter().any(|word| held.contains(word))
-                || !piece.parts.is_empty() && piece.parts.iter().all(|word| held.contains(word))
-        };
-        Held { pieces: (0..self.pieces.len()).filter(|&i| holds(&self.pieces[i])).collect(), first }
+        Held { pieces: (0..self.pieces.len()).filter(|&i| hold(&held, &self.pieces[i])).collect(), first }
     }
 
     fn cover(&mut self, held: &Held) {

@@ -9,6 +9,7 @@ use super::source::{Document, Node, by_result_id, check_own_tenant};
 use crate::fact::{self, Room, json_text_bytes};
 use crate::graph;
 use crate::limit::{EXPAND_IDS_BYTES_MAX, EXPAND_IDS_MAX};
+use crate::pointer::{self, Pointer};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::{Read, StorageError};
@@ -19,6 +20,9 @@ pub struct ExpandResults {
     pub tenant_id: String,
     pub result_ids: Vec<String>,
     pub token_budget: Option<u64>,
+    /// With a pointer for each row.
+    #[serde(default)]
+    pub with_pointers: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +34,9 @@ pub struct Expanded {
     pub not_shown: Vec<String>,
     /// `reply_bytes` or `token_budget` when there are such.
     pub truncated: Option<String>,
+    /// Beside each row, if they were asked for.
+    #[serde(default)]
+    pub pointers: Vec<Pointer>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,7 +76,12 @@ impl ExpandResults {
         let mut room = Room::of(self.token_budget, None);
         // Each id may have to be named apart from its content.
         room.reserve(ids.iter().map(|id| json_text_bytes(id) + MISSING_BYTES).sum());
-        let mut expanded = Expanded { results: Vec::new(), missing: Vec::new(), not_shown: Vec::new(), truncated: None };
+        if self.with_pointers {
+            // And once more as a pointer without its content.
+            room.reserve(pointer::FRAME_BYTES + ids.iter().map(|id| json_text_bytes(id) + pointer::BARE_BYTES).sum::<usize>());
+        }
+        let mut expanded =
+            Expanded { results: Vec::new(), missing: Vec::new(), not_shown: Vec::new(), truncated: None, pointers: Vec::new() };
         for id in ids {
             if expanded.truncated.is_some() {
                 expanded.not_shown.push(id);
@@ -83,8 +95,12 @@ impl ExpandResults {
                 }
             };
             let row = row(view, at, document)?;
-            match room.take(row.json_bytes(), expanded.results.is_empty()) {
-                Ok(true) => expanded.results.push(row),
+            let pointer = self.with_pointers.then(|| Pointer::of(&row.doc_id, &row.content));
+            match room.take(row.json_bytes() + pointer.as_ref().map_or(0, Pointer::json_bytes), expanded.results.is_empty()) {
+                Ok(true) => {
+                    expanded.results.push(row);
+                    expanded.pointers.extend(pointer);
+                }
                 Ok(false) => {
                     expanded.truncated = Some(room.reason().into());
                     expanded.not_shown.push(id);
@@ -105,14 +121,19 @@ impl ExpandedRow {
     }
 }
 
-fn row(view: &impl Read, at: &ReadStamp, document: Document) -> Result<ExpandedRow, StorageError> {
-    let title = document.title();
-    let content = match &document.node {
+/// The whole of what a result says.
+pub(super) fn content(view: &impl Read, at: &ReadStamp, document: &Document) -> Result<String, StorageError> {
+    Ok(match &document.node {
         Node::Entity { kind, id } => {
             let entity = graph::current(view, &at.caller.tenant, kind, id)?;
             entity.map_or_else(String::new, |entity| entity.payload.to_string())
         }
-        _ => document.text,
-    };
+        _ => document.text.clone(),
+    })
+}
+
+fn row(view: &impl Read, at: &ReadStamp, document: Document) -> Result<ExpandedRow, StorageError> {
+    let title = document.title();
+    let content = content(view, at, &document)?;
     Ok(ExpandedRow { doc_id: document.id, kind: document.kind.into(), title, token_count: tokens(&content), content })
 }

@@ -55,6 +55,16 @@ pub fn pieces(text: &str) -> Vec<Piece> {
     pieces
 }
 
+/// The words of a text, to look pieces up in.
+pub fn words(text: &str) -> BTreeSet<String> {
+    pieces(text).iter().flat_map(Piece::words).map(String::from).collect()
+}
+
+/// Whether words hold a piece: itself, or all of its parts.
+pub fn hold(words: &BTreeSet<String>, piece: &Piece) -> bool {
+    piece.whole.iter().any(|word| words.contains(word)) || !piece.parts.is_empty() && piece.parts.iter().all(|word| words.contains(word))
+}
+
 /// One name as a whole, for whoever asks for exactly it.
 pub fn folded_name(name: &str) -> String {
     bounded(fold(name.trim()))

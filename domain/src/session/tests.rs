@@ -51,7 +51,8 @@ fn check(script: &str, expected: Expect) {
                 Err(refusal) => format!("refused: {refusal}"),
             },
             "list" => {
-                let query = ListSessions { include_archived: line.words.contains(&"archived"), limit: 10, cursor: None };
+                let query =
+                    ListSessions { include_archived: line.words.contains(&"archived"), limit: 10, cursor: None, with_titles: false };
                 format!("sessions: {}", world.ask(line.time, caller, query).unwrap().sessions.join(" "))
             }
             "tick" => {
@@ -310,7 +311,7 @@ proptest! {
         }
         let (mut shown, mut cursor) = (Vec::new(), None);
         loop {
-            let page = world.ask("1s", person("mara"), ListSessions { include_archived, limit, cursor: cursor.clone() }).unwrap();
+            let page = world.ask("1s", person("mara"), ListSessions { include_archived, limit, cursor: cursor.clone(), with_titles: false }).unwrap();
             prop_assert!(page.sessions.len() <= limit as usize);
             shown.extend(page.sessions);
             prop_assert!(page.next_cursor.is_none() || page.next_cursor != cursor);
@@ -328,15 +329,57 @@ fn a_list_stays_within_a_reply() {
     for i in 0..60 {
         world.call("0s", person("mara"), None, save(&format!("{i:02}{}", "\"".repeat(500)), json!({}))).unwrap();
     }
-    let (mut shown, mut cursor) = (0, None);
-    loop {
-        let page = world.ask("0s", person("mara"), ListSessions { include_archived: false, limit: LIST_MAX as u64, cursor }).unwrap();
-        assert!(json!({ "sessions": page.sessions, "next_cursor": page.next_cursor }).to_string().len() <= REPLY_BYTES_DEFAULT);
-        shown += page.sessions.len();
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            break;
+    for with_titles in [false, true] {
+        let (mut shown, mut cursor) = (0, None);
+        loop {
+            let query = ListSessions { include_archived: false, limit: LIST_MAX as u64, cursor, with_titles };
+            let page = world.ask("0s", person("mara"), query).unwrap();
+            assert_eq!(page.titles.len(), if with_titles { page.sessions.len() } else { 0 });
+            let rows: Vec<_> = page
+                .sessions
+                .iter()
+                .zip(&page.titles)
+                .map(|(session_id, row)| {
+                    json!({
+                        "session_id": session_id, "title": row.title, "untitled": row.untitled, "archived": row.archived,
+                        "updated_at": row.updated_at.to_rfc3339(),
+                    })
+                })
+                .collect();
+            let reply = json!({ "sessions": page.sessions, "rows": rows, "next_cursor": page.next_cursor });
+            assert!(reply.to_string().len() <= REPLY_BYTES_DEFAULT);
+            shown += page.sessions.len();
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
         }
+        assert_eq!(shown, 60);
     }
-    assert_eq!(shown, 60);
+}
+
+#[test]
+fn a_session_without_a_title_is_called_by_what_its_state_says_first_and_is_marked() {
+    let id = "build-42-with-a-long-name";
+    for (state, wanted) in [
+        (json!({ "title": " Release\nwork ", "decisions": ["d"] }), ("Release work", false)),
+        (json!({ "title": "  ", "decisions": ["ship it", "later"], "note": "n" }), ("ship it", true)),
+        (json!({ "title": null, "decisions": [{ "choice": 1 }], "note": "n" }), (r#"{"choice":1}"#, true)),
+        (json!({ "decisions": [], "note": "n", "context_summary": "c" }), ("n", true)),
+        (json!({ "decisions": "none", "context_summary": "c", "summary": "s" }), ("c", true)),
+        (json!({ "note": "", "summary": "s" }), ("s", true)),
+        (json!({}), ("build-42-wi…", true)),
+    ] {
+        assert_eq!(title(&state, id), (wanted.0.to_string(), wanted.1), "{state}");
+    }
+    let (long, _) = title(&json!({ "title": "ü".repeat(200) }), id);
+    assert_eq!((long.chars().count(), long.ends_with('…')), (80, true));
+
+    let mut world = World::new();
+    world.call("0s", person("mara"), None, save("a", json!({ "title": "Named" }))).unwrap();
+    world.call("0s", person("mara"), None, save("b", json!({ "note": "in words" }))).unwrap();
+    let ask = ListSessions { include_archived: false, limit: 10, cursor: None, with_titles: true };
+    let told = world.ask("1s", person("mara"), ask).unwrap().titles;
+    let told: Vec<(&str, bool)> = told.iter().map(|row| (row.title.as_str(), row.untitled)).collect();
+    assert_eq!(told, [("Named", false), ("in words", true)]);
 }

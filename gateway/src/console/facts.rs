@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::Response;
 use maud::{Markup, html};
 use quorate_domain::UnixMs;
-use quorate_domain::fact::{Confidence, FactHistory, FactRow, QueryFacts};
+use quorate_domain::fact::{Confidence, FactHistory, FactRow, FoundBy, QueryFacts};
 use quorate_domain::refusal::shown;
 
 use super::page::Page;
@@ -58,6 +58,8 @@ async fn find_page(visit: &Visit) -> Result<Page, CallError> {
         min_effective_confidence: None,
         cursor: visit.owned("cursor"),
         hits: Default::default(),
+        with_pointers: false,
+        with_envelope: false,
     };
     let found = visit.ask::<facts::QueryFacts, _>(query).await?;
     let step = visit.text("back").unwrap_or("0");
@@ -109,7 +111,10 @@ fn card(visit: &Visit, row: &FactRow) -> Markup {
             details id={ "why-" (row.fact_id) } {
                 summary { "Why it is here" }
                 ul {
-                    @for (word, places) in row.found_by(query) { li { "It holds " b { (word) } " in its " (places.join(" and its ")) "." } }
+                    @for FoundBy { word, itself, within } in row.found_by(query) {
+                        @if !itself.is_empty() { li { "It holds " b { (word) } " in its " (itself.join(" and its ")) "." } }
+                        @if !within.is_empty() { li { "A longer word of its " (within.join(" and its ")) " holds " b { (word) } "." } }
+                    }
                     @if query.is_empty() { li { "No words were asked for, so every fact matches." } }
                     @if let Some(start) = visit.text("entity") { li { "Its entity begins with " b { (start) } "." } }
                     li {

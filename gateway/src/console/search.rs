@@ -1,32 +1,35 @@
-//! Search over all: facts by words, the newest work and the leases that hold the text, and whatever is named exactly so.
+//! Search over all: what the index finds by words, the newest leases that have them in their names, and whatever is named exactly so.
 
 use axum::body::Body;
 use axum::http::Response;
 use maud::{Markup, html};
 use quorate_domain::Refusal;
 use quorate_domain::approval::GetApproval;
-use quorate_domain::fact::QueryFacts;
 use quorate_domain::identity::GetPassport;
-use quorate_domain::punchcard::{ListPunchcards, Status};
+use quorate_domain::punchcard::{ListPunchcards, Punchcard, Status};
 use quorate_domain::receipt::GetReceipt;
-use quorate_domain::work::{GetWork, ListWork};
+use quorate_domain::search::Search;
+use quorate_domain::search::words::{hold, pieces, words};
+use quorate_domain::work::GetWork;
 
 use super::page::Page;
 use super::parts::{badge, link, nothing, segment};
 use super::visit::Visit;
 use crate::call::CallError;
-use crate::tools::{approvals, facts, punchcards, receipts, work};
+use crate::tools::{approvals, punchcards, receipts, search, work};
 
 /// Rows of each kind that are shown.
 const ROWS: usize = 20;
-/// Leases, and pages of work, that are looked at; the page says how many that were.
+/// Leases that are looked at; the page says how many that were.
 const LEASES: u64 = 500;
-const WORK_PAGES: usize = 4;
+/// Of a search's answer.
+const TOKENS: u64 = 8_000;
 
 /// One thing that was found.
 struct Hit {
     kind: &'static str,
-    to: String,
+    /// Its page, if it has one.
+    to: Option<String>,
     name: String,
     more: String,
 }
@@ -42,17 +45,16 @@ async fn page(visit: &Visit) -> Result<Page, CallError> {
     let (mut hits, mut looked) = (Vec::new(), String::new());
     if let Some(text) = &asked {
         named(visit, text, &mut hits).await?;
-        if visit.may::<facts::QueryFacts>() {
-            known(visit, text, &mut hits).await?;
-        }
-        let text = text.to_lowercase();
-        if visit.may::<work::ListWork>() {
-            looked += &format!("the newest {} work items", on_the_board(visit, &text, &mut hits).await?);
+        if visit.may::<search::Query>() {
+            looked += match known(visit, text, &mut hits).await? {
+                true => "Facts, work, entities and documents were searched by their words. ",
+                false => "The search index can't answer now, so facts, work, entities and documents were not searched. ",
+            };
         }
         if visit.may::<punchcards::ListPunchcards>() {
-            let and = if looked.is_empty() { "" } else { " and " };
-            looked += &format!("{and}the newest {} leases", leased(visit, &text, &mut hits).await?);
+            looked += &format!("Of leases, the newest {} were looked at. ", leased(visit, text, &mut hits).await?);
         }
+        looked += "Whatever is named exactly so is found in any case.";
     }
     let body = html! {
         form.filter method="get" role="search" aria-label="On this page" {
@@ -63,7 +65,7 @@ async fn page(visit: &Visit) -> Result<Page, CallError> {
         @if asked.is_some() {
             @if hits.is_empty() { (nothing("Nothing was found.")) } @else { (rows(&hits)) }
             @if !looked.is_empty() {
-                p.quiet { "Facts were searched by their words; of the rest, " (looked) ", and whatever is named exactly so." }
+                p.quiet { (looked) }
             }
         }
     };
@@ -72,7 +74,11 @@ async fn page(visit: &Visit) -> Result<Page, CallError> {
 
 fn rows(hits: &[Hit]) -> Markup {
     html! {
-        ul.rows { @for hit in hits { li { (badge("calm", hit.kind)) a href=(hit.to) { (hit.name) } span.quiet.text { (hit.more) } } } }
+        ul.rows { @for hit in hits { li {
+            (badge("calm", hit.kind))
+            @if let Some(to) = &hit.to { a href=(to) { (hit.name) } } @else { span { (hit.name) } }
+            span.quiet.text { (hit.more) }
+        } } }
     }
 }
 
@@ -93,81 +99,63 @@ async fn named(visit: &Visit, text: &str, hits: &mut Vec<Hit>) -> Result<(), Cal
     if approvals::may_list(&visit.caller).is_ok()
         && let Some(found) = there(visit.read(GetApproval { request_id: text.into() }).await)?
     {
-        let to = format!("/console/approvals/{}", segment(text));
+        let to = Some(format!("/console/approvals/{}", segment(text)));
         hits.push(Hit { kind: "approval", to, name: found.action_summary, more: found.status.word().into() });
     }
     let work = there(visit.ask::<work::ListWork, _>(GetWork { work_id: text.into(), limit: 1, cursor: None }).await)?;
     if let Some(item) = work.and_then(|found| found.work) {
-        hits.push(Hit { kind: "work", to: format!("/console/work/{}", segment(text)), name: item.title, more: item.state.word().into() });
+        hits.push(Hit {
+            kind: "work",
+            to: Some(format!("/console/work/{}", segment(text))),
+            name: item.title,
+            more: item.state.word().into(),
+        });
     }
     if let Some(found) = there(visit.ask::<receipts::ReceiptVerify, _>(GetReceipt { receipt_id: text.into(), tenant_id: None }).await)? {
-        let to = format!("/console/receipts/{}", segment(text));
+        let to = Some(format!("/console/receipts/{}", segment(text)));
         hits.push(Hit { kind: "receipt", to, name: found.receipt_id, more: found.signer_passport.unwrap_or_default() });
     }
     if visit.caller.may("admin")
         && let Some(found) = there(visit.read(GetPassport { passport: text.into() }).await)?
     {
-        let to = format!("/console/passports/{}", segment(text));
+        let to = Some(format!("/console/passports/{}", segment(text)));
         hits.push(Hit { kind: "passport", to, name: found.name, more: found.tier.word().into() });
     }
     Ok(())
 }
 
-async fn known(visit: &Visit, text: &str, hits: &mut Vec<Hit>) -> Result<(), CallError> {
-    let query = QueryFacts {
-        query: Some(text.into()),
-        entity: None,
-        entity_prefix: None,
-        key: None,
-        top_k: ROWS as u64,
-        token_budget: None,
-        include_superseded: false,
-        as_of: None,
-        min_effective_confidence: None,
+/// What the search index names: facts, work, entities and documents. False when it can't tell now.
+async fn known(visit: &Visit, text: &str, hits: &mut Vec<Hit>) -> Result<bool, CallError> {
+    let query = Search {
+        tenant_id: "local".into(),
+        query: text.into(),
+        limit: ROWS as u64,
+        token_budget: Some(TOKENS),
+        score_min: None,
+        with_snippets: true,
         cursor: None,
         hits: Default::default(),
+        with_pointers: false,
+        with_pairs: true,
     };
-    for row in visit.ask::<facts::QueryFacts, _>(query).await?.rows {
-        let to = link("/console/facts/history", &[("entity", &row.entity), ("key", &row.key)]);
-        hits.push(Hit { kind: "fact", to, name: format!("{} · {}", row.entity, row.key), more: row.value.chars().take(120).collect() });
-    }
-    Ok(())
-}
-
-/// How many items were looked at.
-async fn on_the_board(visit: &Visit, text: &str, hits: &mut Vec<Hit>) -> Result<usize, CallError> {
-    let (mut looked, mut cursor, mut found) = (0, None, 0);
-    for _ in 0..WORK_PAGES {
-        let query = ListWork {
-            project_id: None,
-            state: None,
-            pending_approval: false,
-            tenant_id: None,
-            assignee_passport: None,
-            ready: false,
-            limit: 200,
-            cursor,
+    let found = match visit.ask::<search::Query, _>(query).await {
+        Ok(found) => found,
+        Err(CallError::Unreadable { .. }) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    for row in found.results {
+        let (kind, to) = match (&*row.kind, &row.pair) {
+            ("fact", Some((entity, key))) => ("fact", Some(link("/console/facts/history", &[("entity", entity), ("key", key)]))),
+            ("work", _) => ("work", Some(format!("/console/work/{}", segment(&row.doc_id)))),
+            ("entity", _) => ("entity", None),
+            _ => ("document", None),
         };
-        let page = visit.ask::<work::ListWork, _>(query).await?;
-        looked += page.work.len();
-        for item in page.work {
-            let texts = [&item.title, &item.assignee].into_iter().chain(&item.body);
-            if found < ROWS && texts.into_iter().any(|held| held.to_lowercase().contains(text)) {
-                found += 1;
-                hits.push(Hit {
-                    kind: "work",
-                    to: format!("/console/work/{}", segment(&item.id)),
-                    name: item.title,
-                    more: item.state.word().into(),
-                });
-            }
-        }
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            break;
+        // What was named exactly so stands there already.
+        if to.is_none() || hits.iter().all(|hit| hit.to != to) {
+            hits.push(Hit { kind, to, name: row.title, more: row.snippet.unwrap_or_default() });
         }
     }
-    Ok(looked)
+    Ok(true)
 }
 
 /// How many leases were looked at.
@@ -176,11 +164,15 @@ async fn leased(visit: &Visit, text: &str, hits: &mut Vec<Hit>) -> Result<usize,
     let query = ListPunchcards { resource, holder_passport, tenant_id, status: Some(Status::Held), limit: LEASES, cursor };
     let page = visit.ask::<punchcards::ListPunchcards, _>(query).await?;
     let looked = page.punchcards.len();
-    let is_meant = |held: &str| held.to_lowercase().contains(text);
-    let meant = page.punchcards.into_iter().filter(|card| is_meant(&card.resource) || is_meant(&card.holder)).take(ROWS);
+    let wanted = pieces(text);
+    let is_meant = |card: &Punchcard| {
+        let held = words(&format!("{} {}", card.resource, card.holder));
+        !wanted.is_empty() && wanted.iter().all(|piece| hold(&held, piece))
+    };
+    let meant = page.punchcards.into_iter().filter(is_meant).take(ROWS);
     hits.extend(meant.map(|card| Hit {
         kind: "lease",
-        to: link("/console/leases", &[("holder", &card.holder)]),
+        to: Some(link("/console/leases", &[("holder", &card.holder)])),
         name: card.resource,
         more: format!("held by {}", card.holder),
     }));

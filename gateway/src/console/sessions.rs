@@ -1,15 +1,16 @@
-//! Who is at work now, on what, and which leases they hold.
+//! Who is at work now, on what, and which leases they hold; and what whoever looks has saved.
 
 use axum::body::Body;
 use axum::http::Response;
 use maud::{Markup, html};
 use quorate_domain::coord::{CoordStatus, Session};
+use quorate_domain::session::ListSessions;
 
 use super::page::Page;
-use super::parts::{ago, left, link, more, nothing, segment};
+use super::parts::{ago, badge, left, link, more, nothing, segment};
 use super::visit::Visit;
 use crate::call::CallError;
-use crate::tools::work;
+use crate::tools::{sessions, work};
 
 const ROWS: u64 = 100;
 
@@ -21,6 +22,13 @@ pub async fn show(visit: Visit) -> Response<Body> {
 
 async fn page(visit: &Visit) -> Result<Page, CallError> {
     let found = visit.ask::<work::CoordStatus, _>(CoordStatus { project_id: None, limit: ROWS, cursor: visit.owned("cursor") }).await?;
+    let saved = match visit.may::<sessions::ListSessions>() {
+        true => {
+            let query = ListSessions { include_archived: true, limit: ROWS, cursor: visit.owned("saved"), with_titles: true };
+            Some(visit.ask::<sessions::ListSessions, _>(query).await?)
+        }
+        false => None,
+    };
     let body = html! {
         p.quiet {
             "Sessions that have announced what they do, and whose passport was seen in the last " (found.presence_ttl_s)
@@ -44,6 +52,22 @@ async fn page(visit: &Visit) -> Result<Page, CallError> {
                 }
             }
             (more(visit, found.next_cursor.as_deref()))
+            @if let Some(saved) = saved.filter(|saved| !saved.sessions.is_empty()) {
+                section aria-labelledby="saved" {
+                    h2 #saved { "What you have saved" }
+                    ul.rows {
+                        @for (name, row) in saved.sessions.iter().zip(&saved.titles) {
+                            li {
+                                b { (row.title) }
+                                @if row.untitled { (badge("calm", "untitled")) }
+                                @if row.archived { (badge("calm", "archived")) }
+                                span.quiet { code { (name) } ", " (ago(row.updated_at)) }
+                            }
+                        }
+                    }
+                    @if let Some(cursor) = &saved.next_cursor { p { a href=(visit.with("saved", cursor)) { "More of them" } } }
+                }
+            }
         }
     };
     Ok(Page { title: "Sessions".into(), kinds: &["session.", "punchcard.", "work."], body, ..Page::default() })

@@ -8,8 +8,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use quorate_domain::Refusal;
+use quorate_domain::config_audit::{CheckConfigAudit, ConfigFile};
 use quorate_domain::limit::LIST_MAX;
 use quorate_domain::punchcard::{CheckPunchcard, ListPunchcards, PunchIn, PunchOut, Punchcard, PunchcardChecked, PunchedIn, Status};
 use quorate_domain::refusal::shown;
@@ -20,11 +21,13 @@ use super::host::Moment;
 use crate::call::{CallContext, CallError};
 use crate::cluster::{Cluster, Consistency};
 use crate::registry::Tool;
+use crate::tools::constraints::CheckConfigAudit as AuditsTool;
 use crate::tools::punchcards::{CheckPunchcard as CheckTool, PunchIn as TakeTool};
 
 /// The tools of the same names do the same by hand, so their scopes are asked for.
 pub const CHECK: &str = CheckTool::SCOPE;
 const TAKE: &str = TakeTool::SCOPE;
+const AUDITS: &str = AuditsTool::SCOPE;
 /// A lease that the guard takes ends so long after the last edit, in case the session's end is never told.
 const LEASE_MS: u64 = 10 * 60 * 1_000;
 /// Names that one event may have. Each costs a read.
@@ -57,6 +60,9 @@ pub struct Guard {
     pub passport: Option<String>,
     /// How long the caller waits, in ms.
     pub within_ms: u64,
+    /// When a session starts: the files that configure it, hashed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub config: Vec<ConfigFile>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,7 +242,8 @@ impl Guard {
             limit: LIST_MAX as u64,
             cursor: None,
         };
-        let (found, _) = cluster.read(ctx, list).await?;
+        let (listed, unaudited) = join(cluster.read(ctx, list), self.unaudited(ctx, cluster)).await;
+        let (found, _) = listed?;
         let others: Vec<&Punchcard> = found.punchcards.iter().filter(|card| card.holder != *me).collect();
         let mut text = format!("Edits are guarded by Quorate; you are `{}`. A file is leased to you when you first change it.", shown(me));
         if !others.is_empty() {
@@ -245,7 +252,32 @@ impl Guard {
             let is_all = others.len() <= TOLD && found.next_cursor.is_none();
             text += if is_all { "." } else { " and more; `list_punchcards` shows all." };
         }
+        text += &unaudited;
         Ok(Verdict::warn(text))
+    }
+
+    /// What is to be said of the configuration that the session starts with. That it can't be looked up is said too, and keeps
+    /// nobody from working.
+    async fn unaudited(&self, ctx: &CallContext, cluster: &Cluster) -> String {
+        if self.config.is_empty() {
+            return String::new();
+        }
+        let caller = match ctx.principal() {
+            Ok(caller) if caller.may(AUDITS) => caller,
+            _ => return format!(" Whether your configuration was audited is not known: that needs the scope `{AUDITS}`."),
+        };
+        let query = CheckConfigAudit { files: self.config.clone() };
+        match cluster.read_as(caller, query, Consistency::Linearizable, ctx.deadline).await {
+            Ok((checked, _)) if checked.unaudited.is_empty() => String::new(),
+            Ok((checked, _)) => {
+                let told = checked.unaudited.iter().map(|file| format!("`{}` (SHA-256 {})", shown(&file.path), file.sha256));
+                let told = told.collect::<Vec<_>>().join(", ");
+                format!(
+                    " Nobody has audited this configuration of yours: {told}. Tell your person; who has looked at it says so with `audit_config`."
+                )
+            }
+            Err(error) => format!(" Whether your configuration was audited is not known: {error}."),
+        }
     }
 
     /// Gives back what was taken for this session.

@@ -39,8 +39,16 @@ pub async fn claude_code(app: &Arc<App>, request: Request<Body>) -> Response<Bod
         let root = headers.get(ROOT).and_then(|root| root.to_str().ok()).filter(|root| root.starts_with('/')).unwrap_or(&event.cwd);
         let names = names::spelt(&event.touched, &event.cwd, root);
         let host = Host::ClaudeCode.word().to_string();
-        let guard =
-            Guard { moment, host, session: event.session, take: names.take, check: names.check, passport: None, within_ms: HTTP_WITHIN_MS };
+        let guard = Guard {
+            moment,
+            host,
+            session: event.session,
+            take: names.take,
+            check: names.check,
+            passport: None,
+            within_ms: HTTP_WITHIN_MS,
+            config: Vec::new(),
+        };
         Ok((guard, host::claude_http as Render))
     })
     .await

@@ -1,13 +1,13 @@
 //! Acknowledged use: an agent tells which facts it consulted in a turn.
 
 use quorate_domain::acknowledgement::{self, AcknowledgeUse, UseAcknowledged};
-use quorate_domain::fact::ConsultedFact;
 use quorate_domain::{Refusal, flag};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::facts::{age_hours, confidence};
+use super::envelope::{Envelope, MemoryUsed};
+use super::facts::confidence;
 use super::group;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
@@ -79,51 +79,8 @@ pub struct UseTold {
     not_found_count: u64,
     /// Always 0: what you can't see looks like what never existed.
     not_visible_count: u64,
-    envelope: Envelope,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct MemoryUsed {
-    fact_id: String,
-    /// The fact's entity.
-    topic: String,
-    key: String,
-    age_days: f64,
-    age_hours: f64,
-    /// `fresh`, `stale` or `unknown`.
-    freshness: String,
-}
-
-impl From<ConsultedFact> for MemoryUsed {
-    fn from(fact: ConsultedFact) -> Self {
-        let age_hours = age_hours(fact.age_ms);
-        let age_days = (age_hours / 24.0 * 100.0).round() / 100.0;
-        Self { fact_id: fact.fact_id, topic: fact.entity, key: fact.key, age_days, age_hours, freshness: fact.freshness }
-    }
-}
-
-/// What the call did, for audits; `memories_used` stands beside it.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Envelope {
-    receipts_used: Vec<String>,
-    autonomy_consumed: AutonomyConsumed,
-    predicted_effects: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    links: Option<Links>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct AutonomyConsumed {
-    capability: String,
-    cost_credits: f64,
-    /// `agent:` and the passport.
-    scope: String,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Links {
-    /// The receipt with its proof, at the gateway.
-    verify: String,
+    /// `memories_used` stands beside it.
+    envelope: Envelope<MemoryUsed>,
 }
 
 impl Tool for MemoryAcknowledgeUse {
@@ -150,7 +107,6 @@ impl Tool for MemoryAcknowledgeUse {
             confidence: sure.map(|share| confidence("confidence", share)).transpose()?,
             note,
         };
-        let scope = format!("agent:{}", ctx.principal()?.passport);
         let (done, revision) = match cluster.propose(ctx, command).await {
             Ok((done, revision)) => (Some(done), Some(revision)),
             // Switched off is an answer here, as documented, so that hosts need no case of their own.
@@ -164,7 +120,6 @@ impl Tool for MemoryAcknowledgeUse {
             }
             None => (None, Vec::new(), 0, 0, 0),
         };
-        let effects = if feature_enabled { vec!["receipt_emit".into()] } else { Vec::new() };
         let facts = UseTold {
             turn_id,
             intent,
@@ -174,12 +129,7 @@ impl Tool for MemoryAcknowledgeUse {
             redacted_count: redacted,
             not_found_count: not_found,
             not_visible_count: 0,
-            envelope: Envelope {
-                receipts_used: receipt.iter().cloned().collect(),
-                autonomy_consumed: AutonomyConsumed { capability: Self::SCOPE.into(), cost_credits: 0.0, scope },
-                predicted_effects: effects,
-                links: receipt.as_ref().map(|id| Links { verify: format!("/v1/receipts/{id}") }),
-            },
+            envelope: Envelope::of_receipt(ctx, Self::SCOPE, receipt.as_deref())?,
             receipt_ref: Nullable(receipt),
         };
         Ok(Reply { facts, revision, text: None })

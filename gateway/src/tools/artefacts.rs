@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::envelope::Envelope;
 use super::group;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
@@ -218,14 +219,8 @@ pub struct Artefacts {
     /// Pass it as `cursor` for the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
-    envelope: Envelope,
-}
-
-/// What an audit wants to know of this reply.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Envelope {
-    /// Ids of the artefacts that were shown.
-    memories_used: Vec<String>,
+    /// Its `memories_used` are the ids of the artefacts that were shown.
+    envelope: Envelope<String>,
 }
 
 impl Tool for ArtefactList {
@@ -246,9 +241,10 @@ impl Tool for ArtefactList {
         let Self { top_k, scope, token_budget, cursor } = self;
         let (found, served) = cluster.read(ctx, artefact::ListArtefacts { limit: top_k, scope, token_budget, cursor }).await?;
         let artefacts: Vec<Artefact> = found.artefacts.into_iter().map(Into::into).collect();
+        let shown = artefacts.iter().map(|artefact| artefact.artefact_id.clone()).collect();
         let listed = Artefacts {
             count: artefacts.len() as u64,
-            envelope: Envelope { memories_used: artefacts.iter().map(|artefact| artefact.artefact_id.clone()).collect() },
+            envelope: Envelope::of_read(ctx, Self::SCOPE, "tool_dispatch", shown)?,
             artefacts,
             truncated: found.truncated,
             next_cursor: found.next_cursor,

@@ -156,6 +156,8 @@ async fn teams(
         min_effective_confidence: None,
         cursor,
         hits: Default::default(),
+        with_pointers: false,
+        with_envelope: false,
     };
     let (found, served) = cluster.read(ctx, query).await?;
     let fact =

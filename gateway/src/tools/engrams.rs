@@ -329,6 +329,8 @@ async fn overlays(ctx: &CallContext, cluster: &Cluster) -> Result<(Vec<FactRow>,
             min_effective_confidence: None,
             cursor,
             hits: Default::default(),
+            with_pointers: false,
+            with_envelope: false,
         };
         let (found, served) = cluster.read(ctx, query).await?;
         rows.extend(found.rows);

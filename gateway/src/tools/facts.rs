@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::crc::{Answered, Contract, Crc, Kind, is_asked, schema};
+use super::envelope::{Envelope, MemoryUsed};
 use super::group;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
@@ -179,6 +181,8 @@ pub struct QueryFacts {
     min_effective_confidence: Option<f64>,
     /// `next_cursor` of the reply before, with the other arguments unchanged.
     cursor: Option<String>,
+    /// `crc-v1` adds `crc_v1`: the same in the form of `x-crux-output-schema`.
+    contract: Option<Contract>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -237,10 +241,16 @@ pub struct FactRows {
     /// True when the reply was sampled to go without its `token_budget` (`CRUX_OUTPUT_HOLDOUT`), for `token_savings` to compare.
     #[serde(skip_serializing_if = "Option::is_none")]
     unshaped: Option<bool>,
+    /// The answer as CRC-v1 has it, where `contract` asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    crc_v1: Option<Crc>,
+    /// There while `CORECRUXD_FEATURE_AUDIT_ENVELOPE` is on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    envelope: Option<Envelope<MemoryUsed>>,
 }
 
 /// Tokens of the largest reply.
-const UNSHAPED_TOKENS: u64 = REPLY_BYTES_MAX as u64 / 4;
+pub(super) const UNSHAPED_TOKENS: u64 = REPLY_BYTES_MAX as u64 / 4;
 
 impl Tool for QueryFacts {
     const NAME: &'static str = "query_facts";
@@ -250,6 +260,10 @@ impl Tool for QueryFacts {
     const GROUP: &'static str = group::FACTS;
     const IDEMPOTENT: bool = true;
     type Output = FactRows;
+
+    fn output_contract() -> Option<Value> {
+        Some(schema())
+    }
 
     fn example() -> Value {
         json!({})
@@ -273,9 +287,25 @@ impl Tool for QueryFacts {
                 .transpose()?,
             cursor: self.cursor,
             hits: fact::FactHits::default(),
+            with_pointers: is_asked(self.contract),
+            with_envelope: true,
         };
         let (found, served) = cluster.read(ctx, query).await?;
+        let crc_v1 = is_asked(self.contract).then(|| {
+            let answered = Answered {
+                kind: Kind::Fact,
+                scores: found.rows.iter().map(|row| row.effective_confidence.to_unit()).collect(),
+                is_whole: true,
+                demoted: Vec::new(),
+                is_poor: false,
+                is_complete: found.truncated.is_none(),
+            };
+            Crc::of(found.pointers, answered)
+        });
+        let shown = found.consulted.map(|consulted| consulted.into_iter().map(Into::into).collect());
         let facts = FactRows {
+            crc_v1,
+            envelope: shown.map(|shown| Envelope::of_read(ctx, Self::SCOPE, "fact_read", shown)).transpose()?,
             rows: found.rows.into_iter().map(Into::into).collect(),
             filtered_below_threshold: found.filtered_below_threshold,
             truncated: found.truncated,
@@ -330,6 +360,53 @@ impl Tool for DeleteFact {
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<FactDeleted>, CallError> {
         let (done, revision) = cluster.propose(ctx, fact::DeleteFact { fact_id: self.fact_id }).await?;
         Ok(Reply::at(revision, FactDeleted { deleted: done.deleted, fact_id: done.fact_id }))
+    }
+}
+
+// ------------------------------------------------------------------ reinstate_facts
+
+/// Take back that facts were retired by another one's `supersedes`, or by a consolidation: they are active again, as they were.
+///
+/// The fact that had retired them stays. What a newer version of the same entity and key replaced does not come back: store that
+/// value anew. All of them come back, or none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReinstateFacts {
+    /// Ids of retired facts, 1 to 100, as in `superseded_fact_ids` of the write that retired them.
+    #[schemars(length(min = 1, max = 100))]
+    fact_ids: Vec<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct FactsReinstated {
+    facts: Vec<ReinstatedFact>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ReinstatedFact {
+    fact_id: String,
+    /// The fact that had retired it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    was_superseded_by: Option<String>,
+}
+
+impl Tool for ReinstateFacts {
+    const NAME: &'static str = "reinstate_facts";
+    const TITLE: &'static str = "Take back a retirement";
+    const SCOPE: &'static str = "crux-mcp.reinstate_facts";
+    const EFFECT: Effect = Effect::Write;
+    const GROUP: &'static str = group::FACTS;
+    const IDEMPOTENT: bool = false;
+    type Output = FactsReinstated;
+
+    fn example() -> Value {
+        json!({ "fact_ids": ["f_01"] })
+    }
+
+    async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<FactsReinstated>, CallError> {
+        let (done, revision) = cluster.propose(ctx, fact::ReinstateFacts { fact_ids: self.fact_ids.into_iter().collect() }).await?;
+        let row = |fact: fact::ReinstatedFact| ReinstatedFact { fact_id: fact.fact_id, was_superseded_by: fact.was_superseded_by };
+        Ok(Reply::at(revision, FactsReinstated { facts: done.facts.into_iter().map(row).collect() }))
     }
 }
 

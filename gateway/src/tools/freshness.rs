@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::envelope::{Envelope, MemoryUsed};
 use super::facts::{HorizonClass, age_hours};
 use super::group;
 use crate::call::{CallContext, CallError};
@@ -30,6 +31,8 @@ fn fifty() -> u64 {
 pub struct MemoryFreshness {
     /// One entity, matched exactly.
     entity: Option<String>,
+    /// Entities that begin so, such as `svc:`.
+    entity_prefix: Option<String>,
     /// One key, matched exactly.
     key: Option<String>,
     /// Facts wanted in all.
@@ -95,6 +98,7 @@ pub struct Freshness {
     /// Pass it as `cursor` for the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
+    envelope: Envelope<MemoryUsed>,
 }
 
 impl Tool for MemoryFreshness {
@@ -112,9 +116,11 @@ impl Tool for MemoryFreshness {
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Freshness>, CallError> {
-        let Self { entity, key, top_k, token_budget, cursor } = self;
-        let (found, served) = cluster.read(ctx, fact::ShowFreshness { entity, key, top_k, token_budget, cursor }).await?;
+        let Self { entity, entity_prefix, key, top_k, token_budget, cursor } = self;
+        let (found, served) = cluster.read(ctx, fact::ShowFreshness { entity, entity_prefix, key, top_k, token_budget, cursor }).await?;
+        let shown = found.consulted.into_iter().map(Into::into).collect();
         let freshness = Freshness {
+            envelope: Envelope::of_read(ctx, Self::SCOPE, "tool_dispatch", shown)?,
             rows: found.rows.into_iter().map(Into::into).collect(),
             policy: DecayPolicy {
                 volatile_stale_hours: fact::VOLATILE_STALE_HOURS,
@@ -137,6 +143,12 @@ impl Tool for MemoryFreshness {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemorySweepCandidates {
+    /// One entity, matched exactly.
+    entity: Option<String>,
+    /// Entities that begin so, such as `svc:`.
+    entity_prefix: Option<String>,
+    /// One key, matched exactly.
+    key: Option<String>,
     /// Facts wanted in all.
     #[serde(default = "fifty")]
     top_k: u64,
@@ -188,8 +200,9 @@ impl Tool for MemorySweepCandidates {
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<SweepCandidates>, CallError> {
-        let Self { top_k, token_budget, cursor } = self;
-        let (found, served) = cluster.read(ctx, fact::SweepCandidates { top_k, token_budget, cursor }).await?;
+        let Self { entity, entity_prefix, key, top_k, token_budget, cursor } = self;
+        let query = fact::SweepCandidates { top_k, token_budget, cursor, entity, entity_prefix, key };
+        let (found, served) = cluster.read(ctx, query).await?;
         let rows = found.rows.into_iter().map(|found| {
             let fact::SweepCandidate { row, reason, superseded_by } = found;
             SweepCandidate { row: row.into(), reason, superseded_by }

@@ -1,6 +1,7 @@
 //! Who is calling.
 
 use quorate_domain::identity::GetPassport;
+use quorate_domain::passport::{PassportResolved, ResolvePassport};
 use quorate_domain::refusal::shown;
 use quorate_domain::{Principal, Refusal, Scope, Tier};
 use schemars::JsonSchema;
@@ -56,7 +57,8 @@ impl Tool for GetAgentIdentity {
 pub struct ResolvePrincipal {
     /// An MCP session id of this cluster; its owner is told.
     session_id: Option<String>,
-    /// A passport by name, such as `claude-work`.
+    /// A passport by name, such as `claude-work`. One that was merged into another, and the fingerprint of a linked device, lead to
+    /// the passport that they stand for now.
     passport_id: Option<String>,
 }
 
@@ -81,7 +83,7 @@ pub struct PrincipalView {
     tenant_id: String,
     /// Whether its moves of work wait for approvals.
     agent_work_gate: bool,
-    /// `session` or `passport`.
+    /// `session`, `passport`, or `identity_link:` and the id of the receipt that made the link.
     resolved_via: String,
     /// True for a passport that was revoked.
     revoked: bool,
@@ -125,9 +127,16 @@ impl Tool for ResolvePrincipal {
                 "Send `Authorization: Bearer <token>`.",
             ));
         };
-        let (passport, via, param) = match (self.session_id, self.passport_id) {
-            (Some(session), _) => (owner(&session, caller, ctx)?, "session", "session_id"),
-            (None, Some(passport)) => (passport, "passport", "passport_id"),
+        let ((found, served), via, param) = match (self.session_id, self.passport_id) {
+            (Some(session), _) => {
+                let passport = owner(&session, caller, ctx)?;
+                (cluster.read(ctx, GetPassport { passport }).await?, "session".to_string(), "session_id")
+            }
+            (None, Some(passport)) => {
+                let (PassportResolved { passport, link_id }, served) = cluster.read(ctx, ResolvePassport { passport }).await?;
+                let via = link_id.map_or_else(|| "passport".into(), |link_id| format!("identity_link:{link_id}"));
+                ((passport, served), via, "passport_id")
+            }
             (None, None) => {
                 let Principal { tenant, passport, tier, scopes } = caller.clone();
                 let (found, served) = cluster.read(ctx, GetPassport { passport: passport.clone() }).await?;
@@ -137,9 +146,8 @@ impl Tool for ResolvePrincipal {
                 return Ok(Reply::at(served.revision, Resolved { principal, resolved_param: "caller".into() }));
             }
         };
-        let (found, served) = cluster.read(ctx, GetPassport { passport }).await?;
         let (revoked, agent_work_gate) = (found.revoked_at.is_some(), found.agent_work_gate);
-        let principal = PrincipalView::new(found.name, found.tenant, found.tier, found.scopes, via);
+        let principal = PrincipalView::new(found.name, found.tenant, found.tier, found.scopes, &via);
         let principal = PrincipalView { revoked, agent_work_gate, ..principal };
         Ok(Reply::at(served.revision, Resolved { principal, resolved_param: param.into() }))
     }

@@ -35,6 +35,8 @@ fn fifty() -> u64 {
 pub struct MemoryView {
     /// One entity, matched exactly.
     entity: Option<String>,
+    /// Entities that begin so, such as `svc:`.
+    entity_prefix: Option<String>,
     /// One key, matched exactly.
     key: Option<String>,
     /// Facts wanted in all.
@@ -113,8 +115,9 @@ impl Tool for MemoryView {
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<MemoryFacts>, CallError> {
-        let Self { entity, key, top_k, token_budget, cursor } = self;
-        let (found, served) = cluster.read(ctx, fact::ViewMemory { entity, key, top_k, token_budget, cursor }).await?;
+        let Self { entity, entity_prefix, key, top_k, token_budget, cursor } = self;
+        let query = fact::ViewMemory { entity, entity_prefix, key, top_k, token_budget, cursor };
+        let (found, served) = cluster.read(ctx, query).await?;
         let facts: Vec<MemoryFact> = found.facts.into_iter().map(Into::into).collect();
         let bytes = serde_json::to_string(&facts).map_err(|error| CallError::Fault { detail: error.to_string() })?.len();
         let view = MemoryFacts {
@@ -306,7 +309,8 @@ impl Tool for MemoryHistory {
 
 /// List active facts that contradict each other: one entity and key, of which one says yes and the other no.
 ///
-/// A new version retires the one before, so the two are the team's fact and your private one. Words such as enabled and
+/// A new version retires the one before, so the two are the team's fact and your private one; with `across_versions`, also the
+/// team's fact and what another agent had said before. Words such as enabled and
 /// disabled, active and inactive, passed and failed count, by fixed lists. Nothing is changed.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -317,15 +321,18 @@ pub struct MemoryContradictions {
     /// Tokens (4 bytes of JSON each) that the reply may have. The default gives at least one candidate.
     #[schemars(extend("default" = 500))]
     token_budget: Option<u64>,
-    /// `next_cursor` of the reply before.
+    /// `next_cursor` of the reply before, with the same `across_versions`.
     cursor: Option<String>,
+    /// True adds where the active version says the opposite of the one that it replaced, and another passport had said that.
+    #[serde(default)]
+    across_versions: bool,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Contradiction {
     entity: String,
     key: String,
-    /// `opposite_polarity_same_entity_key`.
+    /// `opposite_polarity_same_entity_key` or `opposite_polarity_across_versions`.
     reason: String,
     /// `positive` or `negative`: what the first value says.
     polarity_a: String,
@@ -366,8 +373,8 @@ impl Tool for MemoryContradictions {
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Contradictions>, CallError> {
-        let Self { limit, token_budget, cursor } = self;
-        let (found, served) = cluster.read(ctx, fact::FindContradictions { limit, token_budget, cursor }).await?;
+        let Self { limit, token_budget, cursor, across_versions } = self;
+        let (found, served) = cluster.read(ctx, fact::FindContradictions { limit, token_budget, cursor, across_versions }).await?;
         let candidates = found.candidates.into_iter().map(|found| {
             let fact::Contradiction { entity, key, reason, polarity_a, polarity_b, fact_ids, values } = found;
             Contradiction { entity, key, reason, polarity_a, polarity_b, fact_ids, values }

@@ -10,9 +10,11 @@ pub mod attest;
 pub mod autonomy;
 pub mod bootstrap;
 pub mod constraints;
+pub mod crc;
 pub mod custody;
 pub mod decisions;
 pub mod engrams;
+pub mod envelope;
 pub mod exports;
 pub mod facts;
 pub mod features;
@@ -57,6 +59,7 @@ pub fn crux() -> Catalog {
         .with::<facts::StoreFact>()
         .with::<facts::QueryFacts>()
         .with::<facts::DeleteFact>()
+        .with::<facts::ReinstateFacts>()
         .with::<facts::ListEntities>()
         .with::<bootstrap::GetBootstrap>()
         .with::<facts::FactHistory>()

@@ -112,6 +112,8 @@ async fn search(ctx: &CallContext, cluster: &Cluster, wanted: &[String], limit: 
         min_effective_confidence: None,
         cursor: None,
         hits: Default::default(),
+        with_pointers: false,
+        with_envelope: false,
     };
     let (found, _) = cluster.read(ctx, query).await?;
     Ok(ranked(found.rows, wanted, limit))

@@ -7,10 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::crc::{Answered, Contract, Crc, Kind, is_asked, schema};
+use super::facts::UNSHAPED_TOKENS;
 use super::group;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
+use crate::traces::Arm;
 
 const SCOPE: &str = "corecrux.query.local";
 /// How results are found and ordered.
@@ -100,6 +103,8 @@ pub struct Query {
     min_score: Option<f64>,
     /// `next_cursor` of the reply before, with the other arguments unchanged.
     cursor: Option<String>,
+    /// `crc-v1` adds `crc_v1`: the same in the form of `x-crux-output-schema`.
+    contract: Option<Contract>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -117,6 +122,12 @@ pub struct Found {
     /// Pass it as `cursor` for the rest. Absent with `depth`: ask more precisely.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
+    /// True when the reply was sampled to go without its `token_budget` (`CRUX_OUTPUT_HOLDOUT`), for `token_savings` to compare.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unshaped: Option<bool>,
+    /// The answer as CRC-v1 has it, where `contract` asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    crc_v1: Option<Crc>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -149,21 +160,37 @@ impl Tool for Query {
     const IDEMPOTENT: bool = true;
     type Output = Found;
 
+    fn output_contract() -> Option<Value> {
+        Some(schema())
+    }
+
     fn example() -> Value {
         json!({ "tenant_id": "local", "query": "receipt signing" })
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Found>, CallError> {
         let start = Instant::now();
-        let Self { tenant_id, query, limit, token_budget, min_score, cursor } = self;
-        let score_min = min_score.map(|share| (share * 1e6).round() as u32);
-        let asked =
-            search::Search { tenant_id, query, limit, token_budget, score_min, with_snippets: true, cursor, hits: search::Hits::default() };
-        let (found, served) = cluster.read(ctx, asked).await?;
+        let Self { tenant_id, query, limit, token_budget, min_score, cursor, contract } = self;
+        let is_unshaped = ctx.arm == Arm::Control;
+        let asked = search::Search {
+            tenant_id,
+            query,
+            limit,
+            // The control arm of the hold-out experiment has no budget but the largest reply.
+            token_budget: if is_unshaped { Some(UNSHAPED_TOKENS) } else { token_budget },
+            score_min: min_score.map(|share| (share * 1e6).round() as u32),
+            with_snippets: true,
+            cursor,
+            hits: search::Hits::default(),
+            with_pointers: is_asked(contract),
+            with_pairs: false,
+        };
+        let (mut found, served) = cluster.read(ctx, asked).await?;
         if let Some(words) = &found.gap {
             note(ctx, cluster, words).await;
         }
         let meta = Meta::of(&found, start);
+        let crc_v1 = is_asked(contract).then(|| crc_of(&mut found));
         let row = |row: search::FoundRow| FoundRow {
             doc_id: row.doc_id,
             kind: row.kind,
@@ -182,10 +209,25 @@ impl Tool for Query {
             budget_truncated: is_by_budget(found.truncated.as_deref()),
             truncated: found.truncated,
             next_cursor: found.next_cursor,
+            unshaped: is_unshaped.then_some(true),
+            crc_v1,
         };
         reply.tokens_returned = tokens_of(&reply)?;
         Ok(Reply::at(served.revision, reply))
     }
+}
+
+/// A search as CRC-v1 has it.
+fn crc_of(found: &mut search::Found) -> Crc {
+    let answered = Answered {
+        kind: Kind::Search,
+        scores: found.results.iter().map(|row| score(row.score)).collect(),
+        is_whole: false,
+        demoted: Vec::new(),
+        is_poor: found.coverage.below_floor,
+        is_complete: found.truncated.is_none(),
+    };
+    Crc::of(std::mem::take(&mut found.pointers), answered)
 }
 
 /// Notes what was not found. A search is answered whether it can be noted or not.
@@ -218,6 +260,8 @@ pub struct QueryScan {
     token_budget: Option<u64>,
     /// `next_cursor` of the reply before, with the other arguments unchanged.
     cursor: Option<String>,
+    /// `crc-v1` adds `crc_v1`: the same in the form of `x-crux-output-schema`.
+    contract: Option<Contract>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -234,6 +278,9 @@ pub struct Scanned {
     /// Pass it as `cursor` for the rest. Absent with `depth`: ask more precisely.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
+    /// The answer as CRC-v1 has it, where `contract` asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    crc_v1: Option<Crc>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -257,13 +304,17 @@ impl Tool for QueryScan {
     const IDEMPOTENT: bool = true;
     type Output = Scanned;
 
+    fn output_contract() -> Option<Value> {
+        Some(schema())
+    }
+
     fn example() -> Value {
         json!({ "tenant_id": "local", "query": "receipt signing" })
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Scanned>, CallError> {
         let start = Instant::now();
-        let Self { tenant_id, query, limit, token_budget, cursor } = self;
+        let Self { tenant_id, query, limit, token_budget, cursor, contract } = self;
         let asked = search::Search {
             tenant_id,
             query,
@@ -273,9 +324,12 @@ impl Tool for QueryScan {
             with_snippets: false,
             cursor,
             hits: search::Hits::default(),
+            with_pointers: is_asked(contract),
+            with_pairs: false,
         };
-        let (found, served) = cluster.read(ctx, asked).await?;
+        let (mut found, served) = cluster.read(ctx, asked).await?;
         let meta = Meta::of(&found, start);
+        let crc_v1 = is_asked(contract).then(|| crc_of(&mut found));
         let row = |row: search::FoundRow| ScannedRow {
             doc_id: row.doc_id,
             kind: row.kind,
@@ -290,6 +344,7 @@ impl Tool for QueryScan {
             budget_truncated: is_by_budget(found.truncated.as_deref()),
             truncated: found.truncated,
             next_cursor: found.next_cursor,
+            crc_v1,
         };
         reply.tokens_returned = tokens_of(&reply)?;
         Ok(Reply::at(served.revision, reply))
@@ -312,6 +367,8 @@ pub struct QueryExpand {
     /// Tokens (4 bytes of JSON each) that the whole reply may have; absent: 8 KB.
     #[schemars(range(min = 1))]
     token_budget: Option<u64>,
+    /// `crc-v1` adds `crc_v1`: the same in the form of `x-crux-output-schema`.
+    contract: Option<Contract>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -325,6 +382,9 @@ pub struct Expanded {
     /// `reply_bytes` or `token_budget`, when there are such.
     #[serde(skip_serializing_if = "Option::is_none")]
     truncated: Option<String>,
+    /// The answer as CRC-v1 has it, where `contract` asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    crc_v1: Option<Crc>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -352,14 +412,30 @@ impl Tool for QueryExpand {
     const IDEMPOTENT: bool = true;
     type Output = Expanded;
 
+    fn output_contract() -> Option<Value> {
+        Some(schema())
+    }
+
     fn example() -> Value {
         json!({ "tenant_id": "local", "result_ids": ["f_01"] })
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Expanded>, CallError> {
-        let Self { tenant_id, result_ids, token_budget } = self;
-        let (found, served) = cluster.read(ctx, search::ExpandResults { tenant_id, result_ids, token_budget }).await?;
-        let search::Expanded { results, missing, not_shown, truncated } = found;
+        let Self { tenant_id, result_ids, token_budget, contract } = self;
+        let with_pointers = is_asked(contract);
+        let (found, served) = cluster.read(ctx, search::ExpandResults { tenant_id, result_ids, token_budget, with_pointers }).await?;
+        let search::Expanded { results, missing, not_shown, truncated, pointers } = found;
+        let crc_v1 = with_pointers.then(|| {
+            let answered = Answered {
+                kind: Kind::Addressed,
+                scores: Vec::new(),
+                is_whole: true,
+                demoted: not_shown.clone(),
+                is_poor: false,
+                is_complete: truncated.is_none(),
+            };
+            Crc::of(pointers, answered)
+        });
         let row = |row: search::ExpandedRow| ExpandedRow {
             doc_id: row.doc_id,
             kind: row.kind,
@@ -372,6 +448,7 @@ impl Tool for QueryExpand {
             missing: missing.into_iter().map(|search::MissingResult { doc_id, reason }| Missing { doc_id, reason }).collect(),
             not_shown,
             truncated,
+            crc_v1,
         };
         Ok(Reply::at(served.revision, expanded))
     }

@@ -227,7 +227,7 @@ impl Tool for SessionCheckpoint {
 
 // ------------------------------------------------------------------ list_sessions
 
-/// List the names of your sessions, sorted; archived ones only on request.
+/// List the names of your sessions, sorted; archived ones, and what each is called, only on request.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListSessions {
@@ -239,11 +239,29 @@ pub struct ListSessions {
     limit: Option<u64>,
     /// `next_cursor` of the reply before.
     cursor: Option<String>,
+    /// True adds `rows`, with the title of each session.
+    #[serde(default)]
+    titles: bool,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SessionRow {
+    session_id: String,
+    /// `title` of the state; else the first of `decisions[0]`, `note`, `context_summary` and `summary` that says something, and at
+    /// last the beginning of the name.
+    title: String,
+    /// True when the state has no `title`.
+    untitled: bool,
+    archived: bool,
+    updated_at: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Sessions {
     sessions: Vec<String>,
+    /// The same, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows: Option<Vec<SessionRow>>,
     /// Pass it as `cursor` for the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -267,9 +285,18 @@ impl Tool for ListSessions {
             include_archived: self.include_archived,
             limit: self.limit.unwrap_or(LIST_DEFAULT as u64),
             cursor: self.cursor,
+            with_titles: self.titles,
         };
         let (found, served) = cluster.read(ctx, query).await?;
-        Ok(Reply::at(served.revision, Sessions { sessions: found.sessions, next_cursor: found.next_cursor }))
+        let row = |(session_id, row): (&String, session::SessionTitle)| SessionRow {
+            session_id: session_id.clone(),
+            title: row.title,
+            untitled: row.untitled,
+            archived: row.archived,
+            updated_at: row.updated_at.to_rfc3339(),
+        };
+        let rows = self.titles.then(|| found.sessions.iter().zip(found.titles).map(row).collect());
+        Ok(Reply::at(served.revision, Sessions { sessions: found.sessions, rows, next_cursor: found.next_cursor }))
     }
 }
 

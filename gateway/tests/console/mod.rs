@@ -126,6 +126,25 @@ async fn every_page_stands_and_what_was_typed_is_text_on_it() {
 }
 
 #[tokio::test]
+async fn a_search_finds_words_and_not_parts_of_them_and_says_so_of_a_fact_that_has_a_part() {
+    let world = world().await;
+    world.ok(&a(), "store_fact", json!({ "entity": "svc:api", "key": "boot", "value": "restart it on Sundays" })).await;
+    world.ok(&a(), "create_work", json!({ "project_id": "p_default", "title": "Restart plan", "created_by_passport": "agent-a" })).await;
+    world.ok(&b(), "punch_in", json!({ "resource": "file://restart/plan.rs", "holder_passport": "agent-b" })).await;
+    let browser = Browser::of(&world, "token-a").await;
+    let found = browser.get("/console/search?q=restart").await.text;
+    for wanted in ["entity=svc%3Aapi&amp;key=boot", "Restart plan", "file://restart/plan.rs"] {
+        assert!(found.contains(wanted), "{wanted}: {found}");
+    }
+    let found = browser.get("/console/search?q=art").await.text;
+    assert!(found.contains("Nothing was found"), "{found}");
+    let found = browser.get("/console/facts?q=restart").await.text;
+    assert!(found.contains("It holds <b>restart</b> in its value."), "{found}");
+    let found = browser.get("/console/facts?q=art").await.text;
+    assert!(found.contains("A longer word of its value holds <b>art</b>."), "{found}");
+}
+
+#[tokio::test]
 async fn a_form_is_taken_from_a_page_of_this_host_and_this_sign_in_only() {
     let world = world().await;
     let request = ask(&world, "drop it").await;

@@ -1,4 +1,5 @@
-//! A cluster in this process: the true rules over an in-memory state, behind true gRPC, with faults to order.
+//! A cluster in this process: the true rules and the true search index over an in-memory state, behind true gRPC, with faults to
+//! order.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,10 +13,12 @@ use quorate_domain::identity::{self, PutToken, token_hash};
 use quorate_domain::key_ring::RotateReceiptKey;
 use quorate_domain::machine::{self, Body, Call, Clock, Entry};
 use quorate_domain::overlay::{Nothing, Overlay, Writes};
+use quorate_domain::search::{Asked, Hits};
 use quorate_domain::{Command, Principal, Query, ReadStamp, RequestId, Revision, Tier, UnixMs, codec};
 use quorate_proof::{Cosigner, Signer};
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::cluster_server::{Cluster, ClusterServer};
+use quorate_search::Indexer;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -51,6 +54,8 @@ struct World {
     /// Events up to here are gone.
     forgotten: u64,
     blobs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Made when somebody searches, with its files.
+    index: Option<(Indexer, tempfile::TempDir)>,
 }
 
 /// The cluster.
@@ -88,6 +93,7 @@ impl Fake {
             queries: Vec::new(),
             forgotten: 0,
             blobs: BTreeMap::new(),
+            index: None,
         };
         let signer = Signer::from_hex(RECEIPT_KEY_HEX, "fake").unwrap();
         let next_signer = Arc::new(Signer::from_hex(&"08".repeat(32), "fake").unwrap());
@@ -192,12 +198,17 @@ impl Fake {
         decided
     }
 
-    fn ask(&self, caller: Principal, query: Query) -> (u64, Result<Vec<u8>, quorate_domain::Refusal>) {
+    fn ask(&self, caller: Principal, mut query: Query) -> (u64, Result<Vec<u8>, quorate_domain::Refusal>) {
         self.apply(Body::Tick {});
         let mut world = self.world.lock().unwrap();
         world.queries.push(query.name());
         let view = Overlay::with_writes(&Nothing, world.writes.clone());
         let clock = Clock::read(&view).unwrap();
+        if let Query::Search(search) = &mut query
+            && let Ok(asked) = search.asked(&caller)
+        {
+            search.hits = world.hits(&view, &caller, &asked);
+        }
         let sign = Signer::of(&query);
         let signing = quorate_domain::key_ring::signing_key(&view).unwrap();
         let at = ReadStamp { revision: clock.revision, lease_now: clock.lease_now, wall: clock.wall, caller };
@@ -208,6 +219,18 @@ impl Fake {
             None => bytes,
         };
         (world.revision, answer.map(signed))
+    }
+}
+
+impl World {
+    /// What the index names, once it has caught up.
+    fn hits(&mut self, view: &Overlay<'_, Nothing>, caller: &Principal, asked: &Asked) -> Hits {
+        let (indexer, _) = self.index.get_or_insert_with(|| {
+            let folder = tempfile::tempdir().unwrap();
+            (Indexer::open(folder.path(), "fake/0").unwrap(), folder)
+        });
+        let step = indexer.follow(view, &|| false).unwrap();
+        indexer.index().search(caller, asked, step.through).unwrap()
     }
 }
 

@@ -1,10 +1,14 @@
 //! What is promised of single tools and is shown nowhere else: `tests/behaviours` names which test proves what.
 
+use std::collections::BTreeMap;
+
+use quorate_domain::Tier;
 use quorate_domain::flag::{self, SetFlag};
-use quorate_gateway::tools;
+use quorate_domain::identity::{PutToken, token_hash};
+use quorate_gateway::{schema, tools};
 use serde_json::{Value, json};
 
-use crate::{World, a, b, by, world};
+use crate::{World, a, b, by, until, world};
 
 impl World {
     async fn store(&self, entity: &str, key: &str, value: &str) -> String {
@@ -90,7 +94,224 @@ async fn a_reverification_is_kept_as_a_fact_beside_its_receipt() {
     assert_eq!(world.ok(&a(), "receipt_verify", json!({ "receipt_id": proof["receipt_id"] })).await["verified"], true);
 }
 
+#[tokio::test]
+async fn a_retirement_by_another_fact_is_taken_back_with_a_call() {
+    let world = world().await;
+    let old = world.store("svc:api", "owner", "platform").await;
+    let replaced = json!({ "entity": "all", "key": "owner", "value": "infra", "supersedes": [old] });
+    let new = world.ok(&b(), "store_fact", replaced).await;
+    assert_eq!(new["superseded_fact_ids"], json!([old]));
+    assert_eq!(world.ok(&a(), "query_facts", json!({ "entity": "svc:api" })).await["rows"], json!([]));
+    world.ok(&b(), "reinstate_facts", json!({ "fact_ids": [old] })).await;
+    let rows = world.ok(&a(), "query_facts", json!({ "entity": "svc:api", "include_superseded": true })).await["rows"].clone();
+    assert_eq!((&rows[0]["fact_id"], &rows[0]["version"], rows[0].get("superseded_by")), (&json!(old), &json!(1), None));
+    let told = world.call(&b(), "reinstate_facts", json!({ "fact_ids": [old] })).await.told();
+    assert!(told.starts_with("200 -32602 wrote=no") && told.contains("it is active"), "{told}");
+}
+
+/// The audit envelope of an answer has the form that all have.
+fn check_envelope(envelope: &Value, capability: &str, effect: &str) {
+    let consumed = json!({ "capability": capability, "cost_credits": 0.0, "scope": "agent:agent-a" });
+    assert_eq!((&envelope["autonomy_consumed"], &envelope["predicted_effects"]), (&consumed, &json!([effect])), "{envelope}");
+    assert_eq!(envelope["receipts_used"], json!([]));
+}
+
+#[tokio::test]
+async fn a_recall_carries_the_audit_envelope_with_the_flag_on_and_tells_no_private_fact_in_it() {
+    let world = world().await;
+    let shared = world.store("svc:api", "owner", "platform").await;
+    world.ok(&a(), "store_fact", json!({ "entity": "notes", "key": "k", "value": "v", "private": true })).await;
+    assert!(world.ok(&a(), "query_facts", json!({})).await.get("envelope").is_none(), "off by default");
+    world.fake.run(SetFlag { name: "CORECRUXD_FEATURE_AUDIT_ENVELOPE".into(), value: "on".into() }.into()).unwrap();
+    let told = world.ok(&a(), "query_facts", json!({})).await;
+    assert_eq!(told["rows"].as_array().map(Vec::len), Some(2));
+    check_envelope(&told["envelope"], "crux-mcp.query_facts", "fact_read");
+    let used = told["envelope"]["memories_used"].as_array().unwrap();
+    assert_eq!(used.len(), 1, "{used:?}");
+    assert_eq!((&used[0]["fact_id"], &used[0]["topic"], &used[0]["freshness"]), (&json!(shared), &json!("svc:api"), &json!("fresh")));
+    assert!(used[0]["age_days"].is_number());
+}
+
+#[tokio::test]
+async fn freshness_carries_the_audit_envelope() {
+    let world = world().await;
+    let shared = world.store("svc:api", "owner", "platform").await;
+    world.ok(&a(), "store_fact", json!({ "entity": "notes", "key": "k", "value": "v", "private": true })).await;
+    let told = world.ok(&a(), "memory_freshness", json!({})).await;
+    check_envelope(&told["envelope"], "crux-mcp.memory_freshness", "tool_dispatch");
+    let ids: Vec<&Value> = told["envelope"]["memories_used"].as_array().unwrap().iter().map(|used| &used["fact_id"]).collect();
+    assert_eq!((told["rows"].as_array().map(Vec::len), ids), (Some(2), vec![&json!(shared)]));
+}
+
+#[tokio::test]
+async fn an_answer_with_envelope_and_pointers_keeps_its_budget() {
+    let world = world().await;
+    world.fake.run(SetFlag { name: "CORECRUXD_FEATURE_AUDIT_ENVELOPE".into(), value: "on".into() }.into()).unwrap();
+    for n in 0..30 {
+        world.store(&format!("svc:{n}"), "owner of the \"thing\"", &format!("platform {}", "x".repeat(n * 20))).await;
+    }
+    for budget in [600_u64, 900, 1_500] {
+        for (tool, arguments) in [
+            ("query_facts", json!({ "top_k": 100, "token_budget": budget, "contract": "crc-v1" })),
+            ("query", json!({ "tenant_id": "local", "query": "platform", "limit": 100, "token_budget": budget, "contract": "crc-v1" })),
+            (
+                "query_scan",
+                json!({ "tenant_id": "local", "query": "platform", "limit": 100, "token_budget": budget, "contract": "crc-v1" }),
+            ),
+            ("memory_freshness", json!({ "top_k": 100, "token_budget": budget })),
+        ] {
+            let told = world.ok(&a(), tool, arguments).await;
+            let bytes = told.to_string().len() as u64;
+            assert!(bytes <= 4 * budget && bytes > budget, "{tool}: {bytes} bytes of {}", 4 * budget);
+            assert_eq!(told["truncated"], "token_budget", "{tool}");
+        }
+        let found = world.ok(&a(), "query_scan", json!({ "tenant_id": "local", "query": "platform", "limit": 30 })).await;
+        let ids: Vec<&Value> = found["results"].as_array().unwrap().iter().map(|row| &row["doc_id"]).collect();
+        let arguments = json!({ "tenant_id": "local", "result_ids": ids, "token_budget": budget + 1_000, "contract": "crc-v1" });
+        let told = world.ok(&a(), "query_expand", arguments).await;
+        assert!(told.to_string().len() as u64 <= 4 * (budget + 1_000), "{told}");
+    }
+}
+
+// ------------------------------------------------------------------ search
+
+#[tokio::test]
+async fn a_tools_capability_is_its_own_and_the_search_tools_share_one() {
+    const SHARED: [&str; 3] = ["query", "query_scan", "query_expand"];
+    for entry in tools::crux().entries() {
+        let wanted = if SHARED.contains(&entry.name) { "corecrux.query.local".into() } else { format!("crux-mcp.{}", entry.name) };
+        assert_eq!(entry.scope, wanted, "{}", entry.name);
+    }
+    let world = world().await;
+    let put = PutToken {
+        hash: token_hash("token-searches"),
+        tenant: "default".into(),
+        passport: "searcher".into(),
+        tier: Tier::Verified,
+        scopes: ["corecrux.query.local".to_string()].into(),
+        expires_at: None,
+    };
+    world.fake.run(put.into()).unwrap();
+    let asked = json!({ "tenant_id": "local", "query": "x" });
+    for (tool, arguments) in
+        [("query", asked.clone()), ("query_scan", asked), ("query_expand", json!({ "tenant_id": "local", "result_ids": [] }))]
+    {
+        world.ok(&by("token-searches"), tool, arguments).await;
+    }
+    let told = world.call(&by("token-searches"), "query_facts", json!({})).await.told();
+    assert!(told.starts_with("200 -32030 wrote=no this needs the scope `crux-mcp.query_facts`"), "{told}");
+}
+
+#[tokio::test]
+async fn the_sampled_fraction_of_recalls_takes_the_unshaped_path_and_no_other() {
+    let world = world().await;
+    for n in 0..6 {
+        world.store(&format!("svc:{n}"), "owner", &"platform ".repeat(40)).await;
+    }
+    world.fake.run(SetFlag { name: "CRUX_OUTPUT_HOLDOUT".into(), value: "0.4".into() }.into()).unwrap();
+    // Gateways hear of it within seconds, and each question is in one arm for good.
+    let query = |n: usize| ("query", json!({ "tenant_id": "local", "query": format!("platform q{n}"), "token_budget": 400 }));
+    let recall = |n: usize| ("query_facts", json!({ "query": format!("platform q{n}"), "token_budget": 400 }));
+    let is_unshaped = async |(tool, arguments): (&'static str, Value)| {
+        let told = world.ok(&a(), tool, arguments).await;
+        let rows = told.get("results").or(told.get("rows")).unwrap().as_array().unwrap().len();
+        let unshaped = told.get("unshaped").is_some();
+        assert_eq!(told.get("unshaped"), unshaped.then_some(&json!(true)));
+        assert_eq!(rows == 6, unshaped, "{tool} has {rows} rows");
+        unshaped
+    };
+    until(async || {
+        for n in 0..20 {
+            if is_unshaped(query(n)).await {
+                return true;
+            }
+        }
+        false
+    })
+    .await;
+    for ask in [&query as &dyn Fn(usize) -> (&'static str, Value), &recall] {
+        let mut unshaped = 0;
+        for n in 0..40 {
+            let is_control = is_unshaped(ask(n)).await;
+            assert_eq!(is_unshaped(ask(n)).await, is_control, "the same question is in the same arm");
+            unshaped += usize::from(is_control);
+        }
+        assert!((5..=28).contains(&unshaped), "{unshaped} of 40");
+    }
+}
+
+#[tokio::test]
+async fn the_list_carries_the_output_contract_and_answers_keep_it_where_it_is_asked_for() {
+    const TOOLS: [&str; 4] = ["query", "query_scan", "query_expand", "query_facts"];
+    let world = world().await;
+    let mut listed: BTreeMap<String, Value> = BTreeMap::new();
+    let mut params = json!({});
+    loop {
+        let page = world.rpc(&a(), "tools/list", params).await.json()["result"].clone();
+        for tool in page["tools"].as_array().unwrap() {
+            listed.insert(tool["name"].as_str().unwrap().into(), tool.clone());
+        }
+        match page.get("nextCursor") {
+            Some(cursor) => params = json!({ "cursor": cursor }),
+            None => break,
+        }
+    }
+    let with: Vec<&String> = listed.iter().filter(|(_, tool)| tool.get("x-crux-output-schema").is_some()).map(|(name, _)| name).collect();
+    assert_eq!(with.len(), TOOLS.len());
+    let fact = world.store("svc:api", "owner", "the platform\nteam").await;
+    let told = json!({ "tenant_id": "local", "query": "platform" });
+    for (tool, arguments, kind, tier, decision) in [
+        ("query", told.clone(), "search", "pointer", "expand"),
+        ("query_scan", told, "search", "pointer", "expand"),
+        ("query_expand", json!({ "tenant_id": "local", "result_ids": [fact] }), "addressed", "full", "answer"),
+        ("query_facts", json!({ "query": "platform" }), "fact", "full", "answer"),
+    ] {
+        assert!(world.ok(&a(), tool, arguments.clone()).await.get("crc_v1").is_none(), "{tool}: nobody asked");
+        let mut arguments = arguments;
+        arguments["contract"] = json!("crc-v1");
+        let crc = world.ok(&a(), tool, arguments).await["crc_v1"].clone();
+        let schema = &listed[tool]["x-crux-output-schema"];
+        let required = ["contract", "kind", "hydrate_tier", "pointers", "content", "cost_estimate", "agent_decision", "next", "meta"];
+        assert!(required.iter().all(|name| schema["properties"].get(name).is_some()), "{schema}");
+        let mut flaws = Vec::new();
+        schema::flaws(schema, tool, &mut flaws);
+        assert_eq!(flaws, Vec::<String>::new());
+        assert!(jsonschema::validator_for(schema).unwrap().is_valid(&crc), "{tool}: {crc}");
+        assert_eq!((&crc["contract"], &crc["kind"]), (&json!("crc-v1"), &json!(kind)));
+        assert_eq!((&crc["hydrate_tier"], &crc["agent_decision"]), (&json!(tier), &json!(decision)), "{tool}");
+        let pointer = &crc["pointers"][0];
+        assert_eq!((&pointer["id"], &pointer["epitome"], &pointer["reason"]), (&json!(fact), &json!("the platform team"), &json!("Exact")));
+        assert_eq!(pointer["content_hash"], format!("blake3:{}", blake3::hash(b"the platform\nteam").to_hex()));
+        assert_eq!(crc["content"], if tier == "full" { json!([fact]) } else { json!([]) });
+        assert_eq!((&crc["cost_estimate"]["pointer"], &crc["cost_estimate"]["summary"]), (&json!(40), &json!(150)));
+        assert_eq!(crc["next"]["expand"], if tier == "full" { Value::Null } else { json!("query_expand") });
+    }
+    let nothing = json!({ "tenant_id": "local", "query": "zebra", "contract": "crc-v1" });
+    assert_eq!(world.ok(&a(), "query", nothing).await["crc_v1"]["agent_decision"], "refine");
+    // What has no room is told as demoted.
+    let large = world.store("svc:web", "owner", &"x".repeat(9_000)).await;
+    let two = json!({ "tenant_id": "local", "result_ids": [fact, large], "token_budget": 600, "contract": "crc-v1" });
+    let crc = world.ok(&a(), "query_expand", two).await["crc_v1"].clone();
+    assert_eq!((&crc["hydrate_tier"], &crc["pointers"][1]), (&json!("mixed"), &json!({ "id": large, "reason": "Demoted" })));
+}
+
 // ------------------------------------------------------------------ sessions, receipts, decisions
+
+#[tokio::test]
+async fn a_list_of_sessions_for_people_has_titles_and_marks_those_that_are_made_up() {
+    let world = world().await;
+    for (name, state) in
+        [("a", json!({ "title": "Release", "note": "n" })), ("b", json!({ "decisions": ["ship it"], "note": "n" })), ("c", json!({}))]
+    {
+        world.ok(&a(), "save_session", json!({ "session_id": name, "state": state })).await;
+    }
+    assert!(world.ok(&a(), "list_sessions", json!({})).await.get("rows").is_none());
+    let told = world.ok(&a(), "list_sessions", json!({ "titles": true })).await;
+    let rows: Vec<Value> =
+        told["rows"].as_array().unwrap().iter().map(|row| json!([row["session_id"], row["title"], row["untitled"]])).collect();
+    assert_eq!(rows, [json!(["a", "Release", false]), json!(["b", "ship it", true]), json!(["c", "c", true])]);
+    assert_eq!(told["sessions"], json!(["a", "b", "c"]));
+}
 
 #[test]
 fn of_the_session_tools_the_checkpoint_alone_needs_a_token_budget() {
@@ -151,6 +372,26 @@ async fn a_principal_is_found_by_passport_or_is_the_caller_and_another_tenants_i
     assert_eq!(resolve(json!({})).await["principal"]["passport_id"], "agent-a");
     for arguments in [json!({ "passport_id": "agent-b" }), json!({ "session_id": session })] {
         let told = world.call(&by("token-other"), "resolve_principal", arguments).await.told();
+        assert!(told.contains("NOT_FOUND"), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_linked_device_and_a_merged_passport_lead_to_the_passport_that_they_stand_for() {
+    let world = world().await;
+    let operator = by("token-operator");
+    let own = json!({ "target_passport": "operator", "new_passport_name": "laptop", "token_budget": 500 });
+    world.ok(&operator, "passport_split", own).await;
+    let two = json!({ "source_passport": "laptop", "target_passport": "operator", "conflict_policy": "prefer_target", "token_budget": 1 });
+    let merged = world.ok(&operator, "passport_merge", two).await;
+    let device = "0a".repeat(32);
+    let linked = world.ok(&operator, "passport_link_device", json!({ "device_fingerprint": device, "token_budget": 500 })).await;
+    for (name, receipt) in [("laptop", &merged["merge_receipt_id"]), (&*device, &linked["link_receipt_id"])] {
+        let told = world.ok(&a(), "resolve_principal", json!({ "passport_id": name })).await;
+        assert_eq!((&told["principal"]["passport_id"], &told["resolved_param"]), (&json!("operator"), &json!("passport_id")));
+        assert_eq!(told["principal"]["resolved_via"], format!("identity_link:{}", receipt.as_str().unwrap()));
+        assert_eq!(world.ok(&a(), "receipt_verify", json!({ "receipt_id": receipt })).await["verified"], true);
+        let told = world.call(&by("token-other"), "resolve_principal", json!({ "passport_id": name })).await.told();
         assert!(told.contains("NOT_FOUND"), "{told}");
     }
 }

@@ -59,6 +59,7 @@ fn tell(facts: &mut Facts, line: &Line) -> Result<String, Refusal> {
         "view" => {
             let query = ViewMemory {
                 entity: line.option("entity"),
+                entity_prefix: line.option("prefix"),
                 key: line.option("key"),
                 top_k: line.option("top_k").map_or(20, |rows| rows.parse().unwrap()),
                 token_budget: line.option("budget").map(|tokens| tokens.parse().unwrap()),
@@ -107,7 +108,12 @@ fn tell(facts: &mut Facts, line: &Line) -> Result<String, Refusal> {
         "contradictions" => {
             let Contradictions { candidates, truncated, .. } = facts.ask(
                 who,
-                FindContradictions { limit: words.first().map_or(50, |rows| rows.parse().unwrap()), token_budget: None, cursor: None },
+                FindContradictions {
+                    limit: words.first().map_or(50, |rows| rows.parse().unwrap()),
+                    token_budget: None,
+                    cursor: None,
+                    across_versions: line.option("across").is_some(),
+                },
             )?;
             let told = candidates.iter().map(|found| {
                 let Contradiction { entity, key, polarity_a, polarity_b, fact_ids, .. } = found;
@@ -118,7 +124,8 @@ fn tell(facts: &mut Facts, line: &Line) -> Result<String, Refusal> {
         }
         "freshness" => {
             let entity = line.option("entity").map(|entity| known.iter().fold(entity, |entity, (name, id)| entity.replace(name, id)));
-            let query = ShowFreshness { entity, key: line.option("key"), top_k: 20, token_budget: Some(4_000), cursor: None };
+            let (key, entity_prefix) = (line.option("key"), line.option("prefix"));
+            let query = ShowFreshness { entity, entity_prefix, key, top_k: 20, token_budget: Some(4_000), cursor: None };
             let rows = facts.ask(who, query)?.rows;
             let told = rows.iter().map(|row| {
                 let reverified = if row.reverified_at.is_some() { ", reverified" } else { "" };
@@ -127,7 +134,9 @@ fn tell(facts: &mut Facts, line: &Line) -> Result<String, Refusal> {
             format!("freshness:{}", told.collect::<String>())
         }
         "sweep" => {
-            let rows = facts.ask(who, SweepCandidates { top_k: 20, token_budget: Some(4_000), cursor: None })?.rows;
+            let (entity, entity_prefix, key) = (line.option("entity"), line.option("prefix"), line.option("key"));
+            let query = SweepCandidates { entity, entity_prefix, key, top_k: 20, token_budget: Some(4_000), cursor: None };
+            let rows = facts.ask(who, query)?.rows;
             let told = rows.iter().map(|found| {
                 let by = found.superseded_by.as_ref().map_or(String::new(), |by| format!(" by {by}"));
                 format!("\n  {} is {}{by}", found.row.fact_id, found.reason)
@@ -430,6 +439,132 @@ fn an_edited_fact_is_no_receipts_fact() {
 }
 
 #[test]
+fn every_list_is_narrowed_to_an_entity_to_a_beginning_of_entities_and_to_a_key() {
+    let mut facts = Facts::new();
+    for entity in ["svc:api", "svc:web", "svc", "notes"] {
+        for key in ["owner", "state"] {
+            for value in ["old", "new"] {
+                facts.store("mara", fact(entity, key, value)).unwrap();
+            }
+        }
+    }
+    // More than are sorted in memory, so that these go the other way.
+    for n in 0..2 * SCAN_ROWS_MAX {
+        facts.store("mara", fact(&format!("db:{n:03}"), "owner", "x")).unwrap();
+    }
+    facts.store("mara", StoreFact { private: true, ..fact("svc:own", "owner", "x") }).unwrap();
+    let text = |text: &str| Some(text.to_string()).filter(|text| !text.is_empty());
+    let mut narrowed = |who: &str, entity: &str, prefix: &str, key: &str| {
+        let (entity, entity_prefix, key) = (text(entity), text(prefix), text(key));
+        let mut lists = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
+        let mut cursor = None;
+        loop {
+            let (entity, entity_prefix, key) = (entity.clone(), entity_prefix.clone(), key.clone());
+            let page = facts.ask(who, ViewMemory { entity, entity_prefix, key, top_k: 3, token_budget: None, cursor }).unwrap();
+            lists[0].extend(page.facts.into_iter().map(|row| format!("{} {}", row.entity, row.key)));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        loop {
+            let (entity, entity_prefix, key) = (entity.clone(), entity_prefix.clone(), key.clone());
+            let page = facts.ask(who, ShowFreshness { entity, entity_prefix, key, top_k: 3, token_budget: None, cursor }).unwrap();
+            lists[1].extend(page.rows.into_iter().map(|row| format!("{} {}", row.entity, row.key)));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        loop {
+            let (entity, entity_prefix, key) = (entity.clone(), entity_prefix.clone(), key.clone());
+            let page = facts.ask(who, SweepCandidates { entity, entity_prefix, key, top_k: 3, token_budget: None, cursor }).unwrap();
+            lists[2].extend(page.rows.into_iter().map(|found| format!("{} {}", found.row.entity, found.row.key)));
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        lists.map(|list| list.into_iter().collect::<Vec<_>>().join(", "))
+    };
+    let all = |text: &str| [text; 3].map(String::from);
+    assert_eq!(narrowed("jon", "svc", "", ""), all("svc owner, svc state"));
+    assert_eq!(narrowed("jon", "svc", "", "owner"), all("svc owner"));
+    assert_eq!(narrowed("jon", "", "svc:", ""), all("svc:api owner, svc:api state, svc:web owner, svc:web state"));
+    assert_eq!(narrowed("jon", "", "svc:", "owner"), all("svc:api owner, svc:web owner"));
+    assert_eq!(narrowed("jon", "svc:api", "svc:", "owner"), all("svc:api owner"));
+    assert_eq!(narrowed("jon", "notes", "svc:", ""), all(""));
+    let [view, freshness, sweep] = narrowed("mara", "", "svc:o", "");
+    assert_eq!((&*view, &*freshness, &*sweep), ("", "__agent::mara::svc:own owner", ""), "the panel leaves private facts alone");
+    let [view, freshness, _] = narrowed("jon", "", "db:", "owner");
+    assert_eq!((view.split(", ").count(), freshness.split(", ").count()), (2 * SCAN_ROWS_MAX, 2 * SCAN_ROWS_MAX));
+}
+
+#[test]
+fn what_another_had_said_before_is_a_contradiction_where_that_is_asked_for() {
+    check(
+        "0s mara store svc:api state enabled
+         0s jon  store svc:api state disabled
+         0s mara store svc:web state enabled
+         0s mara store svc:web state disabled
+         0s mara store svc:db state on
+         0s jon  store svc:db state off
+         0s jon  delete #5
+         0s mara store svc:x state on
+         0s jon  store svc:x state yes
+         0s mara store svc:y state no
+         0s mara store svc:y state yes private
+         1s mara contradictions
+         1s mara contradictions across=yes
+         1s jon  contradictions 1 across=yes
+         2s ben  store svc:api state off
+         2s ben  contradictions across=yes",
+        expect![[r#"
+            #1 is version 1
+            #2 is version 2
+            #3 is version 1
+            #4 is version 2
+            #5 is version 1
+            #6 is version 2
+            deleted: true
+            #8 is version 1
+            #9 is version 2
+            #10 is version 1
+            #11 is version 1
+            1 contradictions
+              svc:y state: #10 is negative, #11 is positive
+            2 contradictions
+              svc:y state: #10 is negative, #11 is positive
+              svc:api state: #2 is negative, #1 is positive
+            1 contradictions
+              svc:api state: #2 is negative, #1 is positive
+            #12 is version 3
+            0 contradictions
+        "#]],
+    );
+    let mut facts = Facts::new();
+    for n in 0..150 {
+        for (who, value) in [("mara", "on"), ("jon", "off")] {
+            facts.store(who, fact(&format!("svc:{n:03}"), "state", value)).unwrap();
+        }
+        facts.store("mara", StoreFact { private: true, ..fact(&format!("svc:{n:03}"), "state", "on") }).unwrap();
+    }
+    let (mut found, mut cursor) = (Vec::new(), None);
+    loop {
+        let ask = FindContradictions { limit: 7, token_budget: None, cursor, across_versions: true };
+        let page = facts.ask("mara", ask).unwrap();
+        found.extend(page.candidates.into_iter().map(|found| (found.reason, found.entity)));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    let wanted = ["opposite_polarity_same_entity_key", "opposite_polarity_across_versions"];
+    let wanted: Vec<_> = wanted.iter().flat_map(|why| (0..150).map(move |n| (why.to_string(), format!("svc:{n:03}")))).collect();
+    assert_eq!(found, wanted);
+}
+
+#[test]
 fn a_private_fact_that_says_the_opposite_is_a_contradiction() {
     check(
         "0s mara store svc:api state Enabled.
@@ -683,7 +818,7 @@ proptest! {
             .collect();
         let (mut shown, mut cursor) = (Vec::new(), None);
         loop {
-            let reply = facts.ask(WHO[who], ViewMemory { entity: None, key: None, top_k, token_budget: None, cursor }).unwrap();
+            let reply = facts.ask(WHO[who], ViewMemory { entity: None, entity_prefix: None, key: None, top_k, token_budget: None, cursor }).unwrap();
             shown.extend(reply.facts.into_iter().map(|fact| fact.id));
             prop_assert_eq!(reply.next_cursor.is_some(), reply.truncated.is_some());
             cursor = reply.next_cursor;
@@ -711,7 +846,7 @@ proptest! {
             .collect();
         let (mut shown, mut cursor) = (Vec::new(), None);
         loop {
-            let reply = facts.ask(WHO[who], SweepCandidates { top_k: 7, token_budget: None, cursor }).unwrap();
+            let reply = facts.ask(WHO[who], SweepCandidates { entity: None, entity_prefix: None, key: None, top_k: 7, token_budget: None, cursor }).unwrap();
             shown.extend(reply.rows.into_iter().map(|found| found.row.fact_id));
             cursor = reply.next_cursor;
             if cursor.is_none() { break }
