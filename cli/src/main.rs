@@ -109,7 +109,7 @@ enum Verb {
     Doctor(doctor::Doctor),
     /// Begin a new cluster from the best survivor, when a majority is gone for good
     ForceNewCluster(force::ForceNewCluster),
-    /// Create and revoke bearer tokens
+    /// Create, list and revoke bearer tokens
     #[command(subcommand)]
     Token(token::Token),
     /// List the public keys of receipts, and add one
