@@ -113,7 +113,7 @@ enum Verb {
     /// Go to a new version: check, restart one node after the other, finalise
     #[command(subcommand)]
     Upgrade(upgrade::Upgrade),
-    /// Create and revoke bearer tokens
+    /// Create, list and revoke bearer tokens
     #[command(subcommand)]
     Token(token::Token),
     /// List the public keys of receipts, add one, rotate them, and enroll the nodes' own

@@ -25,6 +25,9 @@ pub enum Token {
     /// Make a passport, if it is new, and a token for it; the token is shown this once
     Create(Create),
     /// List tokens by their hashes, with whose they are and how long they last
+    ///
+    /// The text of a token is nowhere: the cluster keeps its hash only. Tokens that were made before the cluster kept a list of
+    /// them are not in it until they are made again.
     List(List),
     /// End a token, within a second on every gateway
     Revoke(Revoke),
@@ -95,9 +98,6 @@ pub struct Revoke {
 }
 
 /// List tokens by their hashes, with whose they are and how long they last.
-///
-/// The text of a token is nowhere: the cluster keeps its hash only. Tokens that were made before the cluster kept a list of them
-/// are not in it until they are made again.
 #[derive(Args)]
 pub struct List {
     /// Tokens of this passport; of all of the team without it
