@@ -112,13 +112,20 @@ class Corpus(unittest.TestCase):
         self.assertEqual((empty["count"], "github_repositories" in empty["note"]), (0, True))
 
         # The first reader is killed in the middle of its first reading, between two pages of commits.
-        reached = threading.Event()
-        self.github.hook = lambda path: reached.set() if "page=3" in path and "/commits" in path else None
+        reached, gone = threading.Event(), threading.Event()
+
+        def hook(path):
+            if "page=3" in path and "/commits" in path:
+                reached.set()
+                # No answer, so that it can't have gone on.
+                gone.wait(60)
+        self.github.hook = hook
         first, _, first_log = self.gateway()
         self.assertTrue(reached.wait(60), "the first gateway reads")
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
         self.github.hook = lambda path: None
+        gone.set()
         with self.github.lock:
             asked = len(self.github.requests)
 
