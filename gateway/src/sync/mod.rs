@@ -226,6 +226,7 @@ pub struct Pushed {
 }
 
 /// What one list of a reply may take, so that a reply keeps to its size whatever its names are.
+#[derive(Debug)]
 pub struct Room(usize);
 
 impl Default for Room {
