@@ -18,6 +18,7 @@ use quorate_domain::fact::SharedFact;
 use quorate_domain::fact::sync::{
     FactsMirrored, GetSync, ListSyncConflicts, MirrorFacts, PlanPush, Promoted, Promotion, PushPlan, RecordPush, Sent, SyncState,
 };
+use quorate_domain::refusal::shown;
 use quorate_domain::{Refusal, Revision};
 use serde_json::json;
 
@@ -208,6 +209,8 @@ pub struct Pushed {
     /// Of a preview, the first of what would be sent, and a hash over all of it.
     pub facts: Vec<Promoted>,
     pub facts_count: u64,
+    /// What is left for the lists of the reply.
+    room: Room,
     pub hash: blake3::Hasher,
     pub stored: u64,
     pub unchanged: u64,
@@ -222,8 +225,27 @@ pub struct Pushed {
     pub problem: Option<String>,
 }
 
-/// Reasons and previewed facts that a reply has room for.
-const SHOWN_MAX: usize = 20;
+/// What one list of a reply may take, so that a reply keeps to its size whatever its names are.
+#[derive(Debug)]
+pub struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(6 * 1024)
+    }
+}
+
+impl Room {
+    /// Takes place for a row with these texts, if there is any left.
+    pub fn take(&mut self, texts: &[&str]) -> bool {
+        // And its ids and names of fields.
+        let bytes = 256 + texts.iter().map(|text| json!(text).to_string().len()).sum::<usize>();
+        let fits = bytes <= self.0;
+        // Nothing comes after what was left out.
+        self.0 = if fits { self.0 - bytes } else { 0 };
+        fits
+    }
+}
 
 impl Pushed {
     fn add(&mut self, plan: &PushPlan) {
@@ -258,7 +280,7 @@ pub async fn preview(ctx: &CallContext, cluster: &Cluster, remote: &Remote, want
             // What parts the texts can't be in them.
             told.hash.update(format!("{}\0{}\0{}\n", fact.entity, fact.key, fact.fact_id).as_bytes());
             told.facts_count += 1;
-            if told.facts.len() < SHOWN_MAX {
+            if told.room.take(&[&fact.entity, &fact.key]) {
                 told.facts.push(fact);
             }
         }
@@ -381,8 +403,9 @@ fn tally(done: &mut Pushed, facts: &[Promoted], outcomes: Vec<Promotion>) {
             Promotion::InConflict { .. } => done.in_conflict += 1,
             Promotion::Refused { problem } => {
                 done.refused += 1;
-                if done.refusals.len() < SHOWN_MAX {
-                    done.refusals.push(format!("{} {}: {}", fact.entity, fact.key, quorate_domain::refusal::shown(&problem)));
+                let refusal = format!("{} {}: {}", fact.entity, fact.key, shown(&problem));
+                if done.room.take(&[&refusal]) {
+                    done.refusals.push(refusal);
                 }
             }
         }

@@ -218,7 +218,8 @@ mod tests {
             told.contains("CHECK partial") && told.contains("EXPORT partial") && told.ends_with("risk 3 (moderate), 2 recommendations"),
             "{told}"
         );
-        let no_place = Runs { receipt_verify: true, audit_export: true, export_folder: false, revocation: true, receipts: 7, sync_remote: false };
+        let no_place =
+            Runs { receipt_verify: true, audit_export: true, export_folder: false, revocation: true, receipts: 7, sync_remote: false };
         assert!(verdicts(&no_place).contains("EXPORT partial"));
         let lax = Runs { revocation: false, ..all };
         assert!(verdicts(&lax).contains("REVOKE partial"), "{}", verdicts(&lax));
@@ -226,7 +227,14 @@ mod tests {
 
     #[test]
     fn every_verdict_names_the_capability_behind_it() {
-        let card = score(&Runs { receipt_verify: false, audit_export: false, export_folder: false, revocation: false, receipts: 0, sync_remote: true });
+        let card = score(&Runs {
+            receipt_verify: false,
+            audit_export: false,
+            export_folder: false,
+            revocation: false,
+            receipts: 0,
+            sync_remote: true,
+        });
         assert!(all(&card).all(|found| !found.evidence.is_empty() && !found.question.is_empty()));
         assert!((1..=5).contains(&card.lock_in_risk.unwrap()));
     }

@@ -13,11 +13,11 @@ use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
 use crate::schema::Nullable;
 use crate::sync::client::{Fault, Remote};
-use crate::sync::{self, Wanted};
+use crate::sync::{self, Room, Wanted};
 
 /// How long a look at how things stand waits for the other cluster: hooks ask for it when a session starts.
 const PROBE_WITHIN: Duration = Duration::from_secs(2);
-/// Conflicts that a reply has room for.
+/// Conflicts that a reply shows at the most.
 const CONFLICTS_SHOWN: u64 = 20;
 
 /// The two differ, and each cluster keeps its own.
@@ -34,7 +34,9 @@ pub struct Conflict {
 async fn conflicts(ctx: &CallContext, cluster: &Cluster, remote: &Remote) -> Result<Vec<Conflict>, CallError> {
     let list = ListSyncConflicts { remote: remote.name.clone(), after: None, limit: CONFLICTS_SHOWN };
     let (listed, _) = cluster.read(ctx, list).await?;
-    let shown = listed.conflicts.into_iter().map(|conflict| Conflict {
+    let mut room = Room::default();
+    let fitting = listed.conflicts.into_iter().take_while(|conflict| room.take(&[&conflict.entity, &conflict.key]));
+    let shown = fitting.map(|conflict| Conflict {
         entity: conflict.entity,
         key: conflict.key,
         remote_fact_id: conflict.theirs,
@@ -83,8 +85,7 @@ pub struct Pulled {
     collection_cursor_count: u64,
     /// Pairs that differ there and here.
     conflict_count: u64,
-    /// The first of them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// The first of them, as far as they fit.
     conflicts: Vec<Conflict>,
 }
 
@@ -169,9 +170,8 @@ pub struct Pushed {
     #[serde(skip_serializing_if = "Option::is_none")]
     facts_refused: Option<u64>,
     /// The first reasons.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     refusals: Vec<String>,
-    /// Of a preview: the first of what would be sent.
+    /// Of a preview: the first of what would be sent, as far as it fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     would_promote: Option<Vec<Promoting>>,
     /// And how many it would be.
@@ -198,7 +198,6 @@ pub struct Pushed {
     collection_cursor_count: u64,
     conflict_count: u64,
     /// The first pairs that differ there and here.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     conflicts: Vec<Conflict>,
 }
 
@@ -313,8 +312,7 @@ pub struct Status {
     tenant_manifest_supported: bool,
     /// Active facts of your team, private ones left out.
     local_fact_count: u64,
-    /// Only when there are more, in more entities than are counted.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    /// True when there are more, in more entities than are counted.
     local_fact_count_is_partial: bool,
     /// Whose memory it is there.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -131,7 +131,9 @@ async fn the_other_side_takes_and_tells_only_what_it_is_asked_for_in_its_form() 
     assert!(told("/v1/sync/pairs", json!({ "pairs": [["a"]] })).await.starts_with("400 "));
     let many: Vec<[&str; 2]> = vec![["a", "k"]; 300];
     assert!(told("/v1/sync/pairs", json!({ "pairs": many })).await.starts_with("413 "));
-    for (query, expected) in [("cursor=nonsense", 400), ("cursor=walk.0.00&cursor=x", 400), ("else=1", 400), ("tenant_id=other", 404), ("", 200)] {
+    for (query, expected) in
+        [("cursor=nonsense", 400), ("cursor=walk.0.00&cursor=x", 400), ("else=1", 400), ("tenant_id=other", 404), ("", 200)]
+    {
         assert_eq!(there.get(&a(), &format!("/v1/sync/facts?{query}")).await.status, expected, "{query}");
     }
     let manifest = there.get(&by("token-bare"), "/v1/sync/manifest").await.json();
