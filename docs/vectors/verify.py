@@ -91,6 +91,9 @@ def cbor(data):
             if short == 26:
                 return struct.unpack(">f", stream.read(4))[0]
             return {20: False, 21: True, 22: None}[short]
+        if kind == 6:
+            stream.read(1 << (short - 24) if short > 23 else 0)
+            return item()
         number = short if short < 24 else int.from_bytes(stream.read(1 << (short - 24)), "big")
         if kind == 0:
             return number
@@ -149,24 +152,41 @@ def roots_of(proof, old, new, old_root, whole=True):
     return node_hash(proof[-1], before), node_hash(proof[-1], after)
 
 
-def signed(message, signature):
+def signed(message, signature, key=PUBLIC_KEY):
     try:
-        PUBLIC_KEY.verify(message, signature)
+        key.verify(message, signature)
     except nacl.exceptions.BadSignatureError:
         raise Invalid("a signature does not match") from None
 
 
-def open_head(note):
+def open_head(note, cosigners=()):
     text, signatures = note.split("\n\n")
     text += "\n"
     origin, size, root = text.splitlines()
-    line, = signatures.splitlines()
+    line, *cosignatures = signatures.splitlines()
+    need(len(cosignatures) == len(cosigners), "the head has other cosignatures than it names")
+    for cosignature, cosigner in zip(cosignatures, cosigners):
+        open_cosignature(cosignature, text, cosigner)
     dash, name, encoded = line.split(" ")
     need(dash == "\u2014" and name == origin, "the head is signed under another name than its origin")
     data = base64.b64decode(encoded)
     need(data[:4] == hashlib.sha256(name.encode() + b"\n\1" + bytes(PUBLIC_KEY)).digest()[:4], "the head names another key")
     signed(text.encode(), data[4:])
     return origin, int(size), base64.b64decode(root)
+
+
+def open_cosignature(line, text, cosigner):
+    """By c2sp.org/tlog-cosignature: a time, and a signature over it and the whole text."""
+    name, key_hash, encoded = cosigner.split("+", 2)
+    typed = base64.b64decode(encoded)
+    need(typed[0] == 4 and len(typed) == 33, "it is no key of a cosigner")
+    wanted = hashlib.sha256(name.encode() + b"\n" + typed).digest()[:4]
+    need(wanted.hex() == key_hash, "a cosigner's key is not under its name")
+    dash, signer, encoded = line.split(" ")
+    data = base64.b64decode(encoded)
+    need(dash == "\u2014" and signer == name and data[:4] == wanted, "a cosignature is of another key than is named")
+    message = f"cosignature/v1\ntime {int.from_bytes(data[4:12], 'big')}\n{text}".encode()
+    signed(message, data[12:], nacl.signing.VerifyKey(typed[1:]))
 
 
 # ------------------------------------------------------------------ the forms
@@ -187,10 +207,26 @@ def of_receipt(file):
 
 
 def of_head(file):
-    origin, _, _ = open_head(file["head"])
+    origin, _, _ = open_head(file["head"], file.get("cosigners", ()))
     key_hash = hashlib.sha256(origin.encode() + b"\n\1" + bytes(PUBLIC_KEY)).digest()[:4].hex()
     key = f"{origin}+{key_hash}+{base64.b64encode(bytes([1]) + bytes(PUBLIC_KEY)).decode()}"
     need(file["verifier_key"] == key, "the verifier key is another one")
+
+
+def of_ring(file):
+    """Each key that followed another did so by the word of both; the last one signs."""
+    known = {key["public_key"] for key in file["keys"]}
+    links = [key for key in file["keys"] if "succession" in key]
+    need(links and file["signing"] == max(links, key=lambda key: key["succession"]["signs_from"])["public_key"], "another key signs")
+    for key in file["keys"]:
+        need(key["key_id"] == blake3(bytes.fromhex(key["public_key"])).hex()[:16], "a key has another id")
+    for key in links:
+        before, own, told = key["succession"]["predecessor"], key["public_key"], key["succession"]
+        need(before in known, "a key follows one that is not in the ring")
+        message = b"quorate receipt key succession 1\0" + bytes.fromhex(before) + bytes.fromhex(own)
+        signed(message, bytes.fromhex(told["by_predecessor"]), nacl.signing.VerifyKey(bytes.fromhex(before)))
+        signed(message, bytes.fromhex(told["by_successor"]), nacl.signing.VerifyKey(bytes.fromhex(own)))
+    need(bytes(PUBLIC_KEY).hex() in known, "the key of the vectors is not in the ring")
 
 
 def of_inclusion(file):
@@ -238,9 +274,65 @@ def of_bundle(data):
     need(all(body[name] == manifest[name] for name in shared), "the log tells of another export than the manifest")
 
 
+def boxes(data):
+    """JUMBF boxes: their kind and content, in order."""
+    found = []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        need(8 <= size <= len(data), "a box is longer than what it is in")
+        found.append((data[4:8], data[8:size]))
+        data = data[size:]
+    return found
+
+
+def named(data):
+    """What is in a superbox by label: the content of its one CBOR box, or further boxes; and the bytes that are hashed of it."""
+    found = {}
+    for kind, content in boxes(data):
+        if kind != b"jumb":
+            continue
+        (_, description), *within = boxes(content)
+        label = description[17:].split(b"\0")[0].decode()
+        is_cbor = [kind for kind, _ in within] == [b"cbor"]
+        found[label] = (within[0][1] if is_cbor else content[len(description) + 8:], content)
+    return found
+
+
+def to_cbor(value):
+    def head(kind, number):
+        if number < 24:
+            return bytes([kind << 5 | number])
+        size = next(size for size in (1, 2, 4, 8) if number < 1 << 8 * size)
+        return bytes([kind << 5 | 23 + size.bit_length()]) + number.to_bytes(size, "big")
+
+    if isinstance(value, list):
+        return head(4, len(value)) + b"".join(map(to_cbor, value))
+    data = value.encode() if isinstance(value, str) else value
+    return head(3 if isinstance(value, str) else 2, len(data)) + data
+
+
+def of_c2pa(data):
+    """A C2PA manifest store: the claim is signed by the certificate's key, names each assertion's hash, and one is of the content."""
+    (label, (manifest, _)), = named(named(data)["c2pa"][0]).items()
+    parts = named(manifest)
+    claim = cbor(parts["c2pa.claim.v2"][0])
+    protected, _, payload, signature = cbor(parts["c2pa.signature"][0])
+    header = cbor(protected)
+    key = header[33][0].split(bytes.fromhex("302a300506032b6570032100"))[1][:32]
+    need(header[1] == -8 and payload is None, "it is signed in another way")
+    signed(to_cbor(["Signature1", protected, b"", parts["c2pa.claim.v2"][0]]), signature, nacl.signing.VerifyKey(key))
+    need(claim["signature"] == f"self#jumbf=/c2pa/{label}/c2pa.signature", "the claim names another signature")
+    assertions = named(parts["c2pa.assertions"][0])
+    told = {row["url"].rsplit("/", 1)[1]: row["hash"] for row in claim["created_assertions"]}
+    need(told == {name: hashlib.sha256(content).digest() for name, (_, content) in assertions.items()}, "an assertion is another one")
+    need(cbor(assertions["c2pa.hash.data"][0])["hash"] == hashlib.sha256(b"hello").digest(), "the content is another one")
+    need(cbor(assertions["org.quorate.receipt"][0])["content_hash_hex"] == blake3(b"hello").hex(), "the receipt's content is another one")
+
+
 FORMS = {
     "quorate.receipt.v1": of_receipt,
     "quorate.log-head.v1": of_head,
+    "quorate.cosigned-head.v1": of_head,
     "quorate.log-inclusion.v1": of_inclusion,
     "quorate.log-consistency.v1": of_consistency,
     "quorate.output-manifest.v1": of_output,
@@ -250,18 +342,22 @@ FORMS = {
 def verify(data):
     if data.startswith(b"\x28\xb5\x2f\xfd"):
         return of_bundle(data)
+    if data[4:8] == b"jumb":
+        return of_c2pa(data)
     file = json.loads(data)
+    if "keys" in file:
+        return of_ring(file)
     need(file.get("public_key", file.get("receipt", {}).get("public_key")) == bytes(PUBLIC_KEY).hex(), "it names another key")
     return FORMS.get(file.get("form"), of_observation)(file)
 
 
 def main():
     folder = pathlib.Path(__file__).resolve().parent
-    paths = [pathlib.Path(name) for name in sys.argv[1:]] or sorted([*folder.glob("*.json"), *folder.glob("*.zst")])
+    paths = [pathlib.Path(name) for name in sys.argv[1:]] or sorted([*folder.glob("*.json"), *folder.glob("*.zst"), *folder.glob("*.c2pa")])
     for path in paths:
         try:
             verify(path.read_bytes())
-        except (Invalid, ValueError, KeyError, TypeError) as error:
+        except (Invalid, ValueError, KeyError, TypeError, IndexError) as error:
             sys.exit(f"{path.name}: {error!r}")
         print(f"valid  {path.name}")
 

@@ -48,9 +48,9 @@ impl NodeKeys {
     pub(crate) fn held(&self) -> Vec<String> {
         self.look();
         let more = self.more.read().expect("no panic under the lock");
-        let mut held = vec![self.own.public_key()];
-        held.extend(more.keys().filter(|key| **key != held[0]).cloned().collect::<Vec<_>>());
-        held
+        let own = self.own.public_key();
+        let others = more.keys().filter(|key| **key != own).cloned();
+        others.chain([own.clone()]).collect()
     }
 
     /// The receipt key of this public half, if the node holds it by now.

@@ -160,7 +160,7 @@ fn check_history(files: &[Vec<u8>], reports: &[Report]) -> Result<(), (usize, Fa
         }
     }
     let logs: BTreeMap<&str, Vec<(u64, usize)>> = roots.iter().fold(BTreeMap::new(), |mut logs, ((origin, size), (_, n))| {
-        logs.entry(origin.as_str()).or_insert_with(Vec::new).push((*size, *n));
+        logs.entry(origin.as_str()).or_default().push((*size, *n));
         logs
     });
     for (origin, sizes) in logs {
