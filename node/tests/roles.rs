@@ -78,10 +78,10 @@ async fn each_role_gets_what_is_its_own_and_a_stranger_nothing() {
     };
     let address = config.grpc.clone();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let stop = async move {
+    let until_stopped = async move {
         let _ = stopped.await;
     };
-    let running = tokio::spawn(run(config, true, |_, _| {}, stop));
+    let running = tokio::spawn(run(config, true, |_, _| {}, until_stopped));
 
     // The certificate it was started with shows a client to be of the same cluster, and the answer that it serves.
     let node = channel(&own, Role::Node, &address).await;
