@@ -100,7 +100,7 @@ pub(crate) fn needs_admin(at: &Stamp) -> Option<Refusal> {
 }
 
 /// Refuses a tenant named in the arguments that is not the caller's, whether it exists or not.
-pub fn check_tenant(caller: &Principal, claim: Option<&str>) -> Option<Refusal> {
+pub(crate) fn check_tenant(caller: &Principal, claim: Option<&str>) -> Option<Refusal> {
     let claim = claim.filter(|claim| *claim != caller.tenant)?;
     Some(check_name("tenant_id", claim).unwrap_or_else(|| Refusal::not_found("tenant", claim)))
 }
