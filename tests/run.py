@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the test suites one after the other, whatever becomes of those before, and ends with `N passed, N failed`.
 
-    tests/run.py [rust] [clients] [system]
+    tests/run.py [behaviours] [rust] [clients] [system]
 
 `make test` sets up what this needs. Each suite has a deadline; one that does not end in time, or ends without a word on what
 it did, counts as a failure.
@@ -26,6 +26,7 @@ GRACE_SECONDS = 40
 NEXTEST = re.compile(r"Summary \[.*?\] .*?tests? run: (.*)")
 CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;")
 OURS = re.compile(r"^(\d+) passed, (\d+) failed$")
+BEHAVIOURS = re.compile(r"^(\d+) behaviours of \d+ tools, (\d+) gaps$")
 NODE = re.compile(r"^\W*(pass|fail|cancelled) (\d+)$")
 
 
@@ -43,6 +44,11 @@ def of_cargo(line):
 def of_ours(line):
     found = OURS.match(line)
     return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+
+
+def of_behaviours(line):
+    found = BEHAVIOURS.match(line)
+    return (max(0, int(found.group(1)) - int(found.group(2))), int(found.group(2))) if found else (0, 0)
 
 
 def of_node(line):
@@ -91,6 +97,11 @@ def end(process):
             return
 
 
+def behaviours():
+    """Whether every promised behaviour of every tool names a test that is there."""
+    return [run("Behaviours", [sys.executable, ROOT / "tests" / "behaviours" / "table.py", "--gaps"], of_behaviours, 60)]
+
+
 def rust():
     """Unit, property and integration tests of every crate, and the examples in their documentation."""
     # The executable first: tests of several crates start it.
@@ -121,7 +132,7 @@ def system():
     return [run(file.stem.removeprefix("test_").replace("_", " "), [sys.executable, file], of_ours, 900) for file in files]
 
 
-SUITES = {"rust": rust, "clients": clients, "system": system}
+SUITES = {"behaviours": behaviours, "rust": rust, "clients": clients, "system": system}
 
 
 def main():

@@ -756,7 +756,7 @@ async fn bad_arguments_are_refused_with_the_rule_and_what_to_do() {
         store_fact: 200 -32602 wrote=no `idempotency_key` is 129 characters long, and the limit is 128. Nothing was written. Correct it and call `store_fact` again.
         store_fact: 200 -32602 wrote=no `fencing_token` must be an integer from 0 to 18446744073709551615, not -1. Nothing was written. Correct it and call `store_fact` again.
         query_facts: 200 -32602 wrote=no `as_of` is no instant: `yesterday`. Nothing was written. Send RFC 3339 with an offset, such as `2026-11-30T12:00:00Z`.
-        query_facts: 200 -32602 wrote=no `query_facts` does not know the argument `idempotency_key`. Nothing was written. `query_facts` takes `query`, `entity`, `entity_prefix`, `key`, `top_k`, `token_budget`, `include_superseded`, `as_of`, `min_effective_confidence` and `cursor`.
+        query_facts: 200 -32602 wrote=no `query_facts` does not know the argument `idempotency_key`. Nothing was written. `query_facts` takes `query`, `entity`, `entity_prefix`, `key`, `top_k`, `token_budget`, `include_superseded`, `as_of`, `min_effective_confidence`, `cursor` and `contract`.
         list_entities: 200 -32602 wrote=no the arguments are no JSON object. Nothing was written. Send an object such as {}.
         list_entities: 200 -32602 wrote=no `limit` must be an integer from 1 to 1000, not 0. Nothing was written. Correct it and call `list_entities` again.
         list_entities: 200 -32602 wrote=no `limit` must be an integer from 1 to 1000, not 1.5. Nothing was written. Correct it and call `list_entities` again.
