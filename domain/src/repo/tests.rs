@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::scan::*;
 use super::storyline::*;
 use super::*;
-use crate::limit::{SCAN_PARTS_STORED_MAX, STORY_NODES_MAX};
+use crate::limit::{SCAN_PART_BYTES_MAX, SCAN_PARTS_STORED_MAX, STORY_NODES_MAX};
 use crate::transcript::{WALL, World, person};
 
 fn file(path: &str, calls: &[(&str, &str, &str, u64)]) -> FileRow {
@@ -385,6 +385,8 @@ proptest! {
         let mut world = World::new();
         register(&mut world, "mara", "api").unwrap();
         let path = |n: usize| format!("{}{n}.rs", "d/".repeat(names));
+        // Drawn larger, one part would not be taken.
+        let calls = calls.min(SCAN_PART_BYTES_MAX / count.div_ceil(parts).max(1) / (2 * names + 60));
         let files: Vec<FileRow> = (0..count).map(|n| {
             let to: Vec<String> = (0..calls).map(|m| path((n * 7 + m) % count)).collect();
             let edges: Vec<(&str, &str, &str, u64)> = to.iter().map(|to| ("h", to.as_str(), "x", 1)).collect();
