@@ -947,6 +947,7 @@ async fn every_answer_fits_its_schema() {
     run(&a(), "edge_upsert", edge.clone()).await;
     assert_eq!(run(&a(), "edge_get", edge.clone()).await["edge"]["version"], 1);
     assert_eq!(run(&a(), "edge_list", json!({ "to_id": "index" })).await["count"], 1);
+    assert_eq!(run(&a(), "graph_traverse", json!({ "kind": "capability", "id": "index", "direction": "in" })).await["count"], 1);
     run(&a(), "edge_delete", edge.clone()).await;
     assert_eq!(run(&a(), "edge_get", edge).await["edge"], Value::Null);
     let named = json!({ "kind": "capability", "id": "search" });
