@@ -959,6 +959,7 @@ async fn every_answer_fits_its_schema() {
     run(&a(), "edge_upsert", edge.clone()).await;
     assert_eq!(run(&a(), "edge_get", edge.clone()).await["edge"]["version"], 1);
     assert_eq!(run(&a(), "edge_list", json!({ "to_id": "index" })).await["count"], 1);
+    assert_eq!(run(&a(), "graph_traverse", json!({ "kind": "capability", "id": "index", "direction": "in" })).await["count"], 1);
     run(&a(), "edge_delete", edge.clone()).await;
     assert_eq!(run(&a(), "edge_get", edge).await["edge"], Value::Null);
     let named = json!({ "kind": "capability", "id": "search" });
@@ -2221,7 +2222,7 @@ fn settings_that_can_not_work_stop_the_start() {
         `execplans_root` names a folder that can't be read: No such file or directory (os error 2)
         `execplans_tenant` names no tenant: `tenant` must not be empty
         `approvals_slack_webhook_url` `url` must be an `https://` or `http://` address without user name and spaces
-        `approvals_slack_webhook_url` may not be called: x
+        `approvals_slack_webhook_url` may not be called: plain http would cross the network in the clear: use https, or allow it with `allow_plain_http`
         fine
     "#]],
     );
