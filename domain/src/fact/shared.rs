@@ -98,7 +98,7 @@ impl SharedFacts {
             Ok(pairs) => pairs,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let facts = pairs.into_iter().filter_map(Pair::to_tell).collect();
+        let facts = pairs.into_iter().filter_map(Pair::told).collect();
         Ok(Ok(SharedPage { tenant_id: tenant.clone(), facts, cursor, more }))
     }
 }
@@ -124,7 +124,7 @@ impl SharedPairs {
         let mut facts = Vec::new();
         for (entity, key) in self.pairs {
             let now = active(view, &head(view, tenant, EVERYONE, &entity, &key)?)?;
-            facts.extend(Pair { entity, key, now }.to_tell());
+            facts.extend(Pair { entity, key, now }.told());
         }
         Ok(Ok(SharedPage { tenant_id: tenant.clone(), facts, cursor: String::new(), more: false }))
     }
@@ -138,7 +138,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    fn to_tell(self) -> Option<SharedFact> {
+    fn told(self) -> Option<SharedFact> {
         let Self { entity, key, now } = self;
         if withheld(&entity).is_some() {
             return None;

@@ -116,7 +116,6 @@ pub struct ArtefactGet {
     /// `art_` and 64 hex digits.
     artefact_id: String,
     /// Tokens (4 bytes each) that the content may have; what has more is refused with its size.
-    #[schemars(range(min = 1))]
     token_budget: Option<u64>,
     /// Where the part begins, in bytes. Given, a part is answered, and `next_offset` where there is more.
     offset: Option<u64>,
@@ -194,15 +193,13 @@ fn twenty() -> u64 {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArtefactList {
-    /// How many at the most.
+    /// How many at the most, 1 to 1,000.
     #[serde(default = "twenty")]
-    #[schemars(range(min = 1, max = 1_000))]
     top_k: u64,
     /// Looked for in MIME type and origin.
     #[schemars(length(min = 1, max = 512))]
     scope: Option<String>,
     /// Tokens (4 bytes each) that the rows may have; whole rows are left for the next page.
-    #[schemars(range(min = 1))]
     token_budget: Option<u64>,
     /// `next_cursor` of the reply before, with the same `scope`.
     cursor: Option<String>,

@@ -91,15 +91,13 @@ pub struct Query {
     tenant_id: String,
     /// What you look for; nothing in it means anything special. At most 2,048 bytes.
     query: String,
-    /// Results of this reply.
+    /// Results of this reply, 1 to 1,000.
     #[serde(default = "ten")]
-    #[schemars(range(min = 1, max = 1_000))]
     limit: u64,
     /// Tokens (4 bytes of JSON each) that the whole reply may have; absent: 8 KB.
-    #[schemars(range(min = 1))]
     token_budget: Option<u64>,
     /// Leaves out results with a lower score; 1 is the best there can be.
-    #[schemars(range(min = 0, max = 1))]
+    #[schemars(range(min = 0))]
     min_score: Option<f64>,
     /// `next_cursor` of the reply before, with the other arguments unchanged.
     cursor: Option<String>,
@@ -171,6 +169,9 @@ impl Tool for Query {
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Found>, CallError> {
         let start = Instant::now();
         let Self { tenant_id, query, limit, token_budget, min_score, cursor, contract } = self;
+        if let Some(share) = min_score.filter(|share| *share > 1.0) {
+            return Err(CallError::arguments(format!("`min_score` is {share}, and the best score is 1"), "Give 0 to 1."));
+        }
         let is_unshaped = ctx.arm == Arm::Control;
         let asked = search::Search {
             tenant_id,
@@ -251,12 +252,10 @@ pub struct QueryScan {
     tenant_id: String,
     /// What you look for; nothing in it means anything special. At most 2,048 bytes.
     query: String,
-    /// Results of this reply.
+    /// Results of this reply, 1 to 1,000.
     #[serde(default = "twenty")]
-    #[schemars(range(min = 1, max = 1_000))]
     limit: u64,
     /// Tokens (4 bytes of JSON each) that the whole reply may have; absent: 8 KB.
-    #[schemars(range(min = 1))]
     token_budget: Option<u64>,
     /// `next_cursor` of the reply before, with the other arguments unchanged.
     cursor: Option<String>,
