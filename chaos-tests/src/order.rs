@@ -200,7 +200,9 @@ fn surely_held_until(events: &[&Event], grant: &Event, token: u64, ttl: Duration
 
 /// **Read your writes.** What was acknowledged to a client stands in its place in every read that the client sends later.
 pub fn read_your_writes(history: &[Event]) -> Vec<Violation> {
-    let mut written: BTreeMap<(&str, &str), Vec<(Moment, u64, &str)>> = BTreeMap::new();
+    // When it was answered, its version and its value, by client and name.
+    type Written<'a> = Vec<(Moment, u64, &'a str)>;
+    let mut written: BTreeMap<(&str, &str), Written> = BTreeMap::new();
     let mut found = Vec::new();
     // Sorted by sending, so that what was answered before a read comes before it.
     for event in history {

@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(complete(&[whole.clone(), told(9, &[(3, 0), (7, 0)])], &[]), ["watcher 1 was not told 3.1"]);
         assert_eq!(complete(&[whole.clone(), told(9, &[(3, 0), (3, 1), (3, 1), (7, 0)])], &[]).len(), 1);
         assert_eq!(complete(&[told(9, &[(7, 0), (3, 0)])], &[]).len(), 1);
-        assert_eq!(complete(&[whole.clone()], &[write(5)]).len(), 1);
+        assert_eq!(complete(std::slice::from_ref(&whole), &[write(5)]).len(), 1);
         let late = Told { since: 5, ..told(9, &[(7, 0)]) };
         assert_eq!(complete(&[whole, late], &[write(3)]), Vec::<String>::new(), "of what was before it began it is told nothing");
     }

@@ -268,7 +268,7 @@ impl Client {
             }
         }
         // The first of some surely, so that a short run has tried it.
-        let is_first = self.place % 3 == 0 && !std::mem::replace(&mut self.has_held, true);
+        let is_first = self.place.is_multiple_of(3) && !std::mem::replace(&mut self.has_held, true);
         if (is_first || self.rng.random_bool(0.1)) && !stage.cast.operators.is_empty() {
             self.lose_to_an_operator(&resource).await;
             return;

@@ -113,7 +113,7 @@ fn a_passports_own_budget_counts_from_when_it_is_set_and_goes_before_that_of_all
     let mut world = World::new();
     make_passport(&mut world, "mara");
     set(&mut world, flag::SESSION_TOKEN_BUDGET, "10");
-    let mut adds =
+    let adds =
         |world: &mut World, tokens| world.call("1s", identity::system(), None, add("acme", "mara", used(1, 0, tokens))).unwrap().over;
     assert_eq!(adds(&mut world, 50).len(), 1);
     let view = world.call("2s", person("olga"), None, put(20, Beyond::Stop)).unwrap();
