@@ -210,6 +210,9 @@ struct Floor {
     /// over what was deleted before it.
     forgotten_revision: Revision,
     kept: u64,
+    /// Before this none is looked for that is too old.
+    #[serde(default)]
+    look_at: UnixMs,
 }
 
 impl Record for Floor {
@@ -225,7 +228,14 @@ impl Record for Floor {
 
 fn floor(view: &impl Read, tenant: &str, keyed: bool) -> Result<Floor, StorageError> {
     let floor: Option<Floor> = view.get(tenant, &Key::new().byte(keyed.into()))?;
-    Ok(floor.unwrap_or(Floor { tenant: tenant.into(), keyed, forgotten_through: UnixMs(0), forgotten_revision: Revision(0), kept: 0 }))
+    Ok(floor.unwrap_or(Floor {
+        tenant: tenant.into(),
+        keyed,
+        forgotten_through: UnixMs(0),
+        forgotten_revision: Revision(0),
+        kept: 0,
+        look_at: UnixMs(0),
+    }))
 }
 
 /// The first answer to this request id, or the reason why it can't be told; `None` when it is new.
@@ -251,7 +261,12 @@ fn recall(view: &impl Read, at: &Stamp, request: &RequestId, body_hash: [u8; 32]
     Ok(None)
 }
 
-/// Keeps the answer, and forgets at most two that are too old or too many: faster than they come, and bounded per entry.
+/// How many answers are forgotten by one entry: some together, since looking for them costs as much as all else of a small write.
+const FORGOTTEN_TOGETHER: usize = 16;
+/// How often those that are too old are looked for.
+const LOOK_EVERY_MS: u64 = 1_000;
+
+/// Keeps the answer, and forgets some that are too old or too many: faster than they come, and bounded per entry.
 fn remember(
     tx: &mut impl Tx,
     at: &Stamp,
@@ -277,7 +292,13 @@ fn remember(
     let mut floor = floor(tx, tenant, request.keyed)?;
     floor.kept += 1;
     let kept_ms = if request.keyed { ANSWER_KEYED_KEPT_MS } else { ANSWER_AUTO_KEPT_MS };
-    drop_oldest(tx, &mut floor, 2, |floor, oldest| floor.kept > ANSWERS_KEPT_MAX || oldest.at.0.saturating_add(kept_ms) < at.wall.0)?;
+    if at.wall >= floor.look_at || floor.kept >= ANSWERS_KEPT_MAX + FORGOTTEN_TOGETHER as u64 {
+        let goes = |floor: &Floor, oldest: &Answer| floor.kept > ANSWERS_KEPT_MAX || oldest.at.0.saturating_add(kept_ms) < at.wall.0;
+        // More of them are left to the entries that follow.
+        if drop_oldest(tx, &mut floor, FORGOTTEN_TOGETHER, goes)? < FORGOTTEN_TOGETHER {
+            floor.look_at = UnixMs(at.wall.0 + LOOK_EVERY_MS);
+        }
+    }
     tx.put(&floor);
     Ok(())
 }

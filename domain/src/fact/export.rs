@@ -313,7 +313,7 @@ mod tests {
         world.call("11s", person("mara"), None, DeleteFact { fact_id: gone }).unwrap();
         let started = start(&mut world, "mara", None);
         assert_eq!(read(&mut world, "mara", &started), wanted);
-        store(&mut world, "2h", "e1", false);
+        store(&mut world, "3601s", "e1", false);
         assert_eq!(read(&mut world, "mara", &started), wanted, "what comes later is behind the window");
         assert_eq!(read(&mut world, "eve", &started), BTreeSet::new(), "another tenant has other facts");
         let narrow = start(&mut world, "mara", Some("e1"));

@@ -880,8 +880,8 @@ fn a_store_and_a_look_at_one_pair_read_a_few_rows_however_many_there_are() {
     ];
     let told: String = told.iter().map(|(what, reads)| format!("{what}: {reads}\n")).collect();
     expect![[r#"
-        a new key: 3 gets, 1 scans
-        a new version: 3 gets, 1 scans
+        a new key: 3 gets, 0 scans
+        a new version: 3 gets, 0 scans
         one pair: 4 gets, 0 scans
         the top ten: 11 gets, 14 scans
     "#]]
