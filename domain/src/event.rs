@@ -25,22 +25,46 @@ pub struct Event {
     pub about: serde_json::Value,
 }
 
+/// How many of the oldest events go at once.
+const COMPACTED_TOGETHER: usize = 16;
+
+/// Every kind there is, in order. One that is added here is told of in docs/events.md too, which a test of the gateway sees to.
+#[rustfmt::skip]
+pub const KINDS: [&str; 78] = [
+    "approval.approved", "approval.approved_once", "approval.escalated", "approval.expired", "approval.policy_set",
+    "approval.rejected", "approval.requested", "artefact.put", "audit.exported", "capability.audited", "constraint.declared",
+    "corpus.changed", "decision.recorded", "document.ingested", "document.removed", "edge.deleted", "edge.stored", "entity.deleted",
+    "entity.stored", "fact.deleted", "fact.horizon_set", "fact.recovered", "fact.reinstated", "fact.reverified", "fact.stored",
+    "facts.consolidated", "facts.forgotten", "facts.purged", "facts.recovered", "gap.noted", "handoff.accepted", "handoff.created",
+    "kind.registered", "memory.use_acknowledged", "notice.delivered", "notice.given_up", "notice.not_made", "observations.appended",
+    "orchestrator.attached", "orchestrator.changed", "orchestrator.created", "orchestrator.detached", "output.attested",
+    "passport.device_linked", "passport.issued", "passport.merged", "passport.revoked", "passport.split", "passport.tier_raised",
+    "project.changed", "project.created", "punchcard.expired", "punchcard.force_released", "punchcard.granted", "punchcard.queued",
+    "punchcard.released", "punchcard.renewed", "punchcard.wait_ended", "repo.registered", "repo.scanned", "session.announced",
+    "session.archived", "session.cleared", "session.deleted", "session.expired", "session.lapsed", "session.planned", "session.saved",
+    "session.unarchived", "usage.budget_deleted", "usage.budget_set", "usage.over_budget", "webhook.deleted", "webhook.set",
+    "work.commented", "work.created", "work.moved", "work.ready",
+];
+
 /// Adds an event of the running command.
 pub fn emit(tx: &mut impl Tx, at: &Stamp, kind: &str, id: &str, about: serde_json::Value) -> Result<(), StorageError> {
+    debug_assert!(KINDS.contains(&kind), "`{kind}` is not in the list of kinds");
     let event = Event { revision: at.revision, kind: kind.into(), id: id.into(), about };
-    let of_revision = prefix(&at.caller.tenant).number(at.revision.0);
-    let last = tx.scan_bytes(Table::Events, of_revision.as_bytes(), &of_revision.after_prefix(), Direction::Descending, 1)?;
-    let n = last.first().map_or(0, |(key, _)| u64::from_be_bytes(key[key.len() - 8..].try_into().expect("keys end in a number")) + 1);
-    tx.put_bytes(Table::Events, of_revision.number(n).into_bytes(), codec::encode(&event));
-
     let mut kept = kept(tx, &at.caller.tenant)?;
+    let n = if kept.last == at.revision { kept.of_last } else { 0 };
+    (kept.last, kept.of_last) = (at.revision, n + 1);
+    tx.put_bytes(Table::Events, prefix(&at.caller.tenant).number(at.revision.0).number(n).into_bytes(), codec::encode(&event));
+
     kept.count += 1;
-    // The oldest goes when a new one comes, so that the number stays what it is. Watchers behind it are told.
-    if kept.count > EVENTS_KEPT_MAX {
+    // The oldest go when enough new ones have come: together, since looking for them costs as much as all else of a small write.
+    // Watchers behind them are told.
+    if kept.count >= EVENTS_KEPT_MAX + COMPACTED_TOGETHER as u64 {
         let tenant = prefix(&at.caller.tenant);
         // Looked for where the last one went: a store has to step over what was deleted before it.
         let from = tenant.clone().number(kept.compacted_through.0);
-        if let Some((key, bytes)) = tx.scan_bytes(Table::Events, from.as_bytes(), &tenant.after_prefix(), Direction::Ascending, 1)?.pop() {
+        for (key, bytes) in
+            tx.scan_bytes(Table::Events, from.as_bytes(), &tenant.after_prefix(), Direction::Ascending, COMPACTED_TOGETHER)?
+        {
             let oldest: Event = codec::decode(&bytes).map_err(|error| StorageError::new("event", error))?;
             kept.compacted_through = oldest.revision;
             kept.count -= 1;
@@ -66,6 +90,11 @@ struct Kept {
     tenant: String,
     compacted_through: Revision,
     count: u64,
+    /// The last revision that has events, and how many it has.
+    #[serde(default)]
+    last: Revision,
+    #[serde(default)]
+    of_last: u64,
 }
 
 impl Record for Kept {
@@ -81,7 +110,7 @@ impl Record for Kept {
 
 fn kept(view: &(impl Read + ?Sized), tenant: &str) -> Result<Kept, StorageError> {
     let kept: Option<Kept> = view.get(tenant, &Key::new())?;
-    Ok(kept.unwrap_or(Kept { tenant: tenant.into(), compacted_through: Revision(0), count: 0 }))
+    Ok(kept.unwrap_or(Kept { tenant: tenant.into(), compacted_through: Revision(0), count: 0, last: Revision(0), of_last: 0 }))
 }
 
 /// What comes after `since` in a tenant's events.

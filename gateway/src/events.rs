@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response, StatusCode};
+use quorate_domain::event::KINDS;
 use quorate_domain::identity::token_hash;
 use quorate_domain::refusal::shown;
 use quorate_domain::{Principal, Revision, codec, flag};
@@ -298,6 +299,10 @@ fn arguments(query: &[(String, String)], headers: &HeaderMap) -> Result<Argument
             _ => return Err(CallError::arguments(format!("`{}` is unknown", shown(name)), "The parameters are `since` and `kinds`.")),
         }
     }
+    if let Some(unknown) = kinds.iter().find(|filter| !KINDS.iter().any(|kind| matches(filter, kind))) {
+        let fix = "Give kinds such as `work.moved`, or beginnings up to the dot such as `fact.`; `docs/events.md` has all.";
+        return Err(CallError::arguments(format!("`kinds` has `{}`, which no change is of", shown(unknown)), fix));
+    }
     if kinds.len() > KINDS_MAX {
         return Err(CallError::arguments(format!("`kinds` names {} kinds, and the limit is {KINDS_MAX}", kinds.len()), "Name fewer."));
     }
@@ -418,6 +423,16 @@ mod tests {
         }
         for nonsense in ["", "-1", "x", "1.", "1.x", ".1", "99999999999999999999999"] {
             assert!(nonsense.parse::<Position>().is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_no_change_can_pass_is_refused() {
+        let asked = |kinds: &str| arguments(&[("kinds".into(), kinds.into())], &HeaderMap::new());
+        assert_eq!(asked("fact.stored,work.").ok().map(|(_, kinds)| kinds.len()), Some(2));
+        for wrong in ["fact.strored", "fact", "facts.stored", "work.,nothing.", "."] {
+            let refused = asked(wrong).expect_err(wrong).text();
+            assert!(refused.contains("no change is of") && refused.contains("docs/events.md"), "{refused}");
         }
     }
 
