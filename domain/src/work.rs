@@ -246,11 +246,12 @@ impl CreateWork {
         if refusal.is_some() {
             return refusal;
         }
-        let reason = self.blocker_reason.as_deref()?;
-        if self.state != Some(State::Blocked) {
-            return Some(only_blocked("blocker_reason"));
+        match (self.state, self.blocker_reason.as_deref()) {
+            (Some(State::Blocked), None) => Some(unexplained()),
+            (Some(State::Blocked), Some(reason)) => check_reason(reason),
+            (_, Some(_)) => Some(only_blocked("blocker_reason")),
+            (_, None) => None,
         }
-        check_reason(reason)
     }
 }
 
@@ -261,6 +262,10 @@ fn too_long(field: &str, text: &str, limit: usize) -> Option<Refusal> {
 
 fn only_blocked(field: &str) -> Refusal {
     Refusal::invalid(field, "goes with the state `blocked` only; leave it out")
+}
+
+fn unexplained() -> Refusal {
+    Refusal::invalid("blocker_reason", "is missing: the state `blocked` needs to say why")
 }
 
 fn check_reason(reason: &str) -> Option<Refusal> {
@@ -371,7 +376,7 @@ impl MoveWork {
 
 fn blocker(to: State, reason: Option<String>, kind: Option<BlockerKind>) -> Result<Option<Blocker>, Refusal> {
     match (to, reason) {
-        (State::Blocked, None) => Err(Refusal::invalid("blocker_reason", "is missing: the state `blocked` needs to say why")),
+        (State::Blocked, None) => Err(unexplained()),
         (State::Blocked, Some(reason)) => match check_reason(&reason) {
             Some(refusal) => Err(refusal),
             None => Ok(Some(Blocker { reason, kind: kind.unwrap_or(BlockerKind::NeedsInfo) })),

@@ -61,8 +61,9 @@ impl Found {
                 found.twice.push(place);
             }
         }
-        // Oldest first.
-        for event in all(caller, "status_feed", &json!({ "limit": 1_000 }), "events").await? {
+        // A page is told oldest first, and the first page is the newest.
+        let pages = pages(caller, "status_feed", &json!({ "limit": 1_000 }), "events").await?;
+        for event in pages.into_iter().rev().flatten() {
             if let Some(place) = places.get(&text(&event["work_id"])) {
                 found.stories.entry(*place).or_default().push(text(&event["verb"]));
             }
@@ -156,10 +157,15 @@ fn text(value: &Value) -> String {
 
 /// Every row of a list, page after page.
 async fn all(caller: &Caller, tool: &str, arguments: &Value, rows: &str) -> Result<Vec<Value>, No> {
+    Ok(pages(caller, tool, arguments, rows).await?.concat())
+}
+
+/// The pages of a list.
+async fn pages(caller: &Caller, tool: &str, arguments: &Value, rows: &str) -> Result<Vec<Vec<Value>>, No> {
     let (mut found, mut arguments) = (Vec::new(), arguments.clone());
     loop {
         let page = caller.call(tool, &arguments, None).await?;
-        found.extend(page[rows].as_array().into_iter().flatten().cloned());
+        found.push(page[rows].as_array().cloned().unwrap_or_default());
         match page["next_cursor"].as_str() {
             Some(next) => arguments["cursor"] = next.into(),
             None => return Ok(found),
