@@ -416,7 +416,7 @@ fn a_project_is_there_from_the_start_and_work_goes_through_its_states() {
         "0s mara projects
          0s eve  projects
          0s mara create parser body=long pr=7
-         0s mara create docs for=jon state=blocked
+         0s mara create docs for=jon state=blocked reason=who
          0s jon  create tests project=p_1
          0s mara create tests project=
          1s jon  move w1 in_progress
@@ -430,12 +430,13 @@ fn a_project_is_there_from_the_start_and_work_goes_through_its_states() {
          3s jon  move w1 complete
          3s jon  move w1 planned
          3s jon  move w9 planned
+         3s jon  create odd state=blocked
          3s jon  list",
         expect![[r#"
             - ["p_default"]
             - ["p_default"]
             1 w1 parser planned for mara
-            2 w2 docs blocked for jon
+            2 w2 docs blocked (who, NeedsInfo) for jon
             3 refused: there is no project `p_1`
             4 refused: `project_id` must not be empty
             5 w1 parser in_progress for mara
@@ -449,7 +450,8 @@ fn a_project_is_there_from_the_start_and_work_goes_through_its_states() {
             13 w1 parser complete for mara
             14 w1 parser planned for mara
             15 refused: there is no work `w9`
-            - [w2 docs blocked for jon, w1 parser planned for mara]
+            16 refused: `blocker_reason` is missing: the state `blocked` needs to say why
+            - [w2 docs blocked (who, NeedsInfo) for jon, w1 parser planned for mara]
         "#]],
     );
 }
