@@ -132,6 +132,8 @@ class Corpus(unittest.TestCase):
         _, second_url, second_log = self.gateway()
         third, _, _ = self.gateway()
         until(lambda: self.seen() == self.expected(), 90, "all is read")
+        # Remarks are read last.
+        until(lambda: len(self.all("github_comments_since")) == 12, 90, "all remarks are read")
         with self.github.lock:
             after = self.github.requests[asked:]
         commits = [path for path in after if "/commits" in path]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use quorate_domain::fact::sync::{ListSyncConflicts, Promoted};
+use quorate_domain::identity::check_name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -19,6 +20,12 @@ use crate::sync::{self, Room, Wanted};
 const PROBE_WITHIN: Duration = Duration::from_secs(2);
 /// Conflicts that a reply shows at the most.
 const CONFLICTS_SHOWN: u64 = 20;
+
+/// A name that none can have is refused before it is asked whether there is anybody to ask for it.
+fn check_tenant(tenant: Option<&str>) -> Result<(), CallError> {
+    let refusal = tenant.and_then(|tenant| check_name("tenant_id", tenant));
+    refusal.map_or(Ok(()), |refusal| Err(CallError::Refused(refusal)))
+}
 
 /// The two differ, and each cluster keeps its own.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -106,6 +113,7 @@ impl Tool for SyncPull {
         if !self.entity_prefix.is_empty() {
             return Err(CallError::arguments("`entity_prefix` is not implemented", "Leave it out; a pull takes all that is shared."));
         }
+        check_tenant(self.tenant_id.as_deref())?;
         let remote = sync::needed(ctx)?;
         let pulled = sync::pull(ctx, cluster, remote, self.tenant_id.as_deref()).await?;
         let (state, revision) = sync::state(ctx, cluster, Some(remote)).await?;
@@ -229,8 +237,9 @@ impl Tool for SyncPush {
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Pushed>, CallError> {
-        let remote = sync::needed(ctx)?;
         let Self { confirm, tenant_id, allowlist, overwrite } = self;
+        check_tenant(tenant_id.as_deref())?;
+        let remote = sync::needed(ctx)?;
         let wanted = Wanted { allowlist: allowlist.unwrap_or_default(), overwrite };
         let done = match confirm {
             true => sync::push(ctx, cluster, remote, &wanted, tenant_id.as_deref()).await?,
