@@ -234,6 +234,7 @@ impl RaftNode {
         let finisher = tokio::spawn(Arc::clone(&changes).finish_left_over());
         let office = || Office { raft: raft.clone(), node_id: config.node_id, lease: config.lease(), fitness: Arc::clone(&fitness) };
         let measurer = tokio::spawn(warden::measure(Arc::clone(&fitness), config.data_dir.clone()));
+        let scribe = tokio::spawn(quarantine::keep_members(raft.metrics(), config.data_dir.clone()));
         let warden = Warden::new(
             raft.clone(),
             Arc::clone(&applied),
@@ -245,7 +246,7 @@ impl RaftNode {
         );
         let warden = tokio::spawn(warden.run());
         let office = office();
-        let mut tasks = vec![keeper, observer, finisher, eraser, tender, measurer, warden];
+        let mut tasks = vec![keeper, observer, finisher, eraser, tender, measurer, scribe, warden];
         if config.compare_ms > 0 {
             let comparer = Comparer {
                 raft: raft.clone(),

@@ -16,12 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::entry::RaftEntry;
 use quorate_domain::{StorageError, codec};
 use quorate_storage::{Engine, LogStore, Manifest, Snapshot, Snapshots, StateOptions, StateStore, durable};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::blocking::blocking;
 use crate::eraser;
@@ -29,7 +30,7 @@ use crate::form::{self, AppliedForm, FormError, LogIdForm};
 use crate::network::{Lane, Links};
 use crate::peers::Seldom;
 use crate::transfer::{Origin, SendError};
-use crate::types::Address;
+use crate::types::{Address, MetricsReceiver};
 
 /// Why, in the data folder.
 const MARKER: &str = "quarantine";
@@ -37,7 +38,7 @@ const MARKER: &str = "quarantine";
 const MEMBERS: &str = "members";
 /// The state that was thrown away, until there is another one.
 const ASIDE: &str = "state.damaged";
-/// Between two rounds of asking the others.
+/// Between two rounds of asking the others, and two tries to write who they are.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a node can't trust.
@@ -108,9 +109,29 @@ impl Quarantine {
     }
 }
 
-/// Keeps the addresses of the other members beside the databases, as they change.
-pub fn keep_members(data_dir: &Path, members: &BTreeMap<u64, Address>) -> Result<(), StorageError> {
-    durable::replace_file(&data_dir.join(MEMBERS), &codec::encode(members))
+/// Keeps the addresses of the other members beside the databases, as they change, for as long as the node runs.
+pub async fn keep_members(mut metrics: MetricsReceiver, data_dir: PathBuf) {
+    let mut kept = BTreeMap::new();
+    loop {
+        let members: BTreeMap<u64, Address> =
+            metrics.borrow_watched().membership_config.membership().nodes().map(|(id, address)| (*id, address.clone())).collect();
+        if members != kept {
+            let (path, bytes) = (data_dir.join(MEMBERS), codec::encode(&members));
+            match blocking(move || durable::replace_file(&path, &bytes)).await {
+                Ok(Ok(())) => kept = members,
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "the addresses of the members could not be written down");
+                    sleep(ASK_AGAIN).await;
+                    continue;
+                }
+                // The runtime is ending.
+                Err(_) => return,
+            }
+        }
+        if metrics.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 fn members(data_dir: &Path) -> Result<BTreeMap<u64, Address>, StorageError> {

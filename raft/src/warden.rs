@@ -4,13 +4,13 @@
 //!   one without.
 //! * An unfit follower does not campaign, unless nobody leads for so long that it must be because only it can.
 //! * The leader raises and clears the replicated alarm for disk space (`quorate_domain::space`).
+//!
+//! It touches no disk itself: who waits for one that hangs can't tell that it does.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use openraft::async_runtime::watch::WatchReceiver;
 use quorate_domain::machine::Call;
 use quorate_domain::space::{self, SetSpaceAlarm};
 use quorate_domain::{RequestId, UnixMs, identity};
@@ -25,8 +25,8 @@ use crate::machine::Applied;
 use crate::office::{Office, TransferLeaderError};
 use crate::peers::Seldom;
 use crate::proposer::Proposer;
-use crate::quarantine::{self, Damaged, Quarantine, Reason};
-use crate::types::{Address, Raft};
+use crate::quarantine::{Damaged, Quarantine, Reason};
+use crate::types::Raft;
 
 /// How often the disk's space is looked at.
 const MEASURE_EVERY: Duration = Duration::from_millis(500);
@@ -77,9 +77,6 @@ pub struct Warden {
     /// The term that this node leads, and since when.
     led: Option<(u64, Duration)>,
     quarantine: Arc<Quarantine>,
-    data_dir: PathBuf,
-    /// As they were last written down.
-    members: BTreeMap<u64, Address>,
 }
 
 impl Warden {
@@ -109,8 +106,6 @@ impl Warden {
             alarm_looked: now,
             led: None,
             quarantine,
-            data_dir: config.data_dir.clone(),
-            members: BTreeMap::new(),
             fitness,
         }
     }
@@ -148,27 +143,11 @@ impl Warden {
         self.fitness.set_stalled(self.writing.is_some_and(|(_, waited)| waited >= self.lease));
     }
 
-    /// A state that was found damaged is not served any more, if another member has it. Who those are is kept beside it.
+    /// A state that was found damaged is not served any more, if another member has it.
     fn look_at_state(&mut self) {
         if self.applied.state.is_damaged() && self.fitness.voters().iter().any(|voter| *voter != self.office.node_id) {
             let text = "a part of the state can't be read: it is damaged on the disk".into();
             self.quarantine.enter(Reason { damaged: Damaged::State, text });
-        }
-        let metrics = self.raft.metrics();
-        let members: BTreeMap<u64, Address> = {
-            let metrics = metrics.borrow_watched();
-            metrics.membership_config.membership().nodes().map(|(id, address)| (*id, address.clone())).collect()
-        };
-        if members != self.members {
-            match quarantine::keep_members(&self.data_dir, &members) {
-                Ok(()) => self.members = members,
-                Err(error) => {
-                    static WARNED: Seldom = Seldom::new();
-                    if WARNED.again() {
-                        tracing::warn!(%error, "the addresses of the members could not be written down");
-                    }
-                }
-            }
         }
     }
 

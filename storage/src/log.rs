@@ -433,7 +433,6 @@ impl Shared {
         let result = result.and_then(|()| if group.reopens { self.reopen() } else { Ok(()) });
         let failure = {
             let mut view = self.lock();
-            view.is_writing = false;
             view.queued_bytes -= group.bytes;
             match &result {
                 Ok(()) => view.evict(self.options.cache_bytes_max),
@@ -450,12 +449,18 @@ impl Shared {
         for done in group.calls {
             done(Ok(()));
         }
+        #[cfg(test)]
+        if group.purged.is_some() {
+            self.faults.before_reclaim();
+        }
         if let Some(purged) = group.purged
             && let Err(error) = self.with_db(|db| db.reclaim(ENTRIES, &purged.to_be_bytes()))
         {
             // Nothing is lost but space: the entries themselves are deleted.
             tracing::warn!(%error, "cannot drop the files of purged log entries");
         }
+        // Not before: a disk that hangs here hangs the next group too.
+        self.lock().is_writing = false;
         if !self.has_thread {
             self.write_next();
         }
@@ -473,6 +478,7 @@ impl Shared {
     fn fail_queued(&self) {
         let left = {
             let mut view = self.lock();
+            view.is_writing = false;
             view.queued_bytes = 0;
             std::mem::take(&mut view.queue)
         };
@@ -649,6 +655,8 @@ mod tests {
         during_write: Mutex<Option<Hook>>,
         /// Once, between looking at the view and reading the disk.
         before_disk_read: Mutex<Option<Hook>>,
+        /// Once, before files of purged entries are dropped.
+        before_reclaim: Mutex<Option<Hook>>,
     }
 
     type Hook = Box<dyn FnOnce() + Send>;
@@ -671,6 +679,10 @@ mod tests {
 
         pub fn before_disk_read(&self) {
             fire(&self.before_disk_read);
+        }
+
+        pub fn before_reclaim(&self) {
+            fire(&self.before_reclaim);
         }
     }
 
@@ -696,6 +708,21 @@ mod tests {
             overtaking.flush().unwrap();
         }));
         assert_eq!(log.read(1..10, usize::MAX).unwrap(), [entries(4..=6, "old"), entries(7..=8, "new")].concat());
+    }
+
+    #[test]
+    fn a_disk_that_hangs_while_files_of_purged_entries_are_dropped_shows() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log_without_cache(dir.path());
+        log.append(entries(1..=9, "old"), Box::new(|result| result.unwrap()));
+        log.flush().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let watched = Arc::downgrade(&log);
+        *log.shared.faults.before_reclaim.lock().unwrap() =
+            Some(Box::new(move || sender.send(watched.upgrade().unwrap().writing()).unwrap()));
+        log.purge_through(3, Bytes::from("purged 3"), Box::new(|result| result.unwrap()));
+        assert_eq!(receiver.recv().unwrap(), Some(2), "the second group is not over");
+        log.flush().unwrap();
     }
 
     #[test]

@@ -3,6 +3,7 @@
 As root it does so to real file systems of its own, mounted for one node. Where nothing can be mounted, it says so and what it
 did instead.
 """
+import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -199,17 +200,29 @@ class Disk(unittest.TestCase):
         # An election takes twice the upper mark at the most.
         client = self.start(election_timeout_min_ms=2_000, election_timeout_max_ms=3_000)
         client.ok("store_fact", entity="svc:a", key="before", value="v")
+        # A file that the node keeps beside its databases, when it starts, hangs already: that must not hide what follows.
+        hanging = self.data / "node-1" / "members.tmp"
+        os.mkfifo(hanging)
+        self.deployment.kill(self.deployment.node_pids()[1])
+        self.serves_again(1)
         self.lead(1)
         pid, address = self.deployment.leader()[1], self.http(1)
         freeze = (["fsfreeze", "--freeze"], ["fsfreeze", "--unfreeze"]) if self.mounted else (["kill", "-STOP"], ["kill", "-CONT"])
         what = str(self.mounted[0]) if self.mounted else str(pid)
+        # Whatever a new leader has to write was written: a leader at rest is the harder case.
+        self.assertTrue(self.must("scrub")["ok"])
         subprocess.run([*freeze[0], what], check=True)
         try:
+            # An idle disk shows nothing: only what has to be written can hang. The write itself is answered all the same, by
+            # whoever leads then.
             begin = time.monotonic()
-            until(lambda: self.deployment.leader()[0] != 1, 60, "another leads")
-            took = time.monotonic() - begin
-            print(f"another node led {took:.1f} s after the disk froze", flush=True)
-            self.assertLess(took, 2 * 6)
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                meanwhile = pool.submit(client.ok, "store_fact", entity="svc:a", key="meanwhile", value="v")
+                until(lambda: self.deployment.leader()[0] != 1, 60, "another leads")
+                took = time.monotonic() - begin
+                print(f"another node led {took:.1f} s after the first write on a frozen disk", flush=True)
+                self.assertLess(took, 2 * 6)
+                meanwhile.result(60)
             for i in range(20):
                 client.ok("store_fact", entity="svc:a", key=f"during-{i}", value="v")
             if self.mounted:
@@ -217,9 +230,13 @@ class Disk(unittest.TestCase):
                 self.assertIn("disk_stalled", ready(address)[1]["reasons"])
         finally:
             subprocess.run([*freeze[1], what], check=True)
+            reader = os.open(hanging, os.O_RDONLY | os.O_NONBLOCK)
+            hanging.unlink()
         self.serves_again(1)
+        until((hanging.parent / "members").exists, 30, "the members are kept")
+        os.close(reader)
         rows = client.listed("query_facts", "rows", entity="svc:a", top_k=100)
-        self.assertEqual({row["key"] for row in rows}, {"before", *(f"during-{i}" for i in range(20))})
+        self.assertEqual({row["key"] for row in rows}, {"before", "meanwhile", *(f"during-{i}" for i in range(20))})
 
 
 if __name__ == "__main__":
