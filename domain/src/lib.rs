@@ -70,7 +70,7 @@ pub use command::{Command, CommandKind};
 pub use query::{Query, QueryKind};
 pub use refusal::{Applied, Refusal};
 pub use stamp::{LeaseTime, Principal, ReadStamp, RequestId, Revision, Scope, Stamp, Tier, UnixMs};
-pub use tx::{Read, StorageError, Table, Tx};
+pub use tx::{Read, StorageError, Table, Tx, chain};
 
 /// CBOR with named fields, the form of every command, record and answer: fields can be added, and an old reader skips them.
 pub mod codec {

@@ -47,6 +47,17 @@ pub struct StorageError {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
+/// An error and all its causes, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text += &format!(": {cause}");
+        source = cause.source();
+    }
+    text
+}
+
 impl StorageError {
     pub fn new(context: impl Into<String>, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self { context: context.into(), source: Some(source.into()) }

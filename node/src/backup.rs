@@ -86,7 +86,7 @@ pub enum BackupError {
     Unread,
     #[error(transparent)]
     Transfer(#[from] TransferError),
-    #[error("{}", crate::run::chain(.0))]
+    #[error("{}", quorate_domain::chain(.0))]
     Storage(#[from] StorageError),
 }
 

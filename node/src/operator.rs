@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures::Stream;
-use quorate_domain::Revision;
+use quorate_domain::{Revision, chain};
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::operator_server::Operator;
 use quorate_raft::backup::FileEntry;
@@ -18,7 +18,6 @@ use tonic::{Request, Response, Status};
 
 use crate::backup::{self, Source};
 use crate::keys::NodeKeys;
-use crate::run::chain;
 use crate::search::SearchIndex;
 use crate::service::{deadline, fault, no_key};
 use quorate_proof::{ErasureClaim, Signer};

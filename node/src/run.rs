@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorate_domain::chain;
 use quorate_link::{Files, Front, Link, Mutual, Name, Reloading, Role};
 use quorate_proof::Signer;
 use quorate_proto::REQUEST_BYTES_MAX;
@@ -310,17 +311,6 @@ async fn start(config: &Config, link: &Link, stage: &watch::Sender<Stage>) -> Re
         }
         tokio::time::sleep(DISK_LOOK).await;
     }
-}
-
-/// An error and all its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text += &format!(": {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -14,14 +14,12 @@ use std::time::{Duration, Instant};
 
 use quorate_domain::fact::{FactHits, FactsAsked};
 use quorate_domain::search::{Asked, Hits};
-use quorate_domain::{Principal, Revision};
+use quorate_domain::{Principal, Revision, chain};
 use quorate_proto::cluster as wire;
 use quorate_raft::{RaftNode, blocking};
 use quorate_search::{Error, Index, Indexer, Size, Step};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-
-use crate::run::chain;
 
 /// How long a search waits for the index to catch up.
 const WAIT_MAX: Duration = Duration::from_secs(2);

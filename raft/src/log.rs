@@ -14,7 +14,7 @@ use futures::Stream;
 use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, RaftLogReader, RaftLogStorage};
 use openraft::{LogState, OptionalSend};
-use quorate_domain::{StorageError, codec};
+use quorate_domain::{StorageError, chain, codec};
 use quorate_storage::{LogStore, StateStore};
 use tokio::sync::oneshot;
 
@@ -59,14 +59,7 @@ impl Log {
 
 /// The whole chain of causes, since openraft keeps only text.
 pub(crate) fn fault(error: StorageError) -> io::Error {
-    use std::error::Error;
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    io::Error::other(text)
+    io::Error::other(chain(&error))
 }
 
 fn bounds(range: impl RangeBounds<u64>) -> (u64, u64) {

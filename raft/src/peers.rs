@@ -5,14 +5,15 @@
 //! refuses any other under the same id, whether that one calls or is called. The way back is to be replaced by a new member.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use quorate_domain::codec;
+use quorate_domain::{chain, codec};
 use quorate_proto::raft::Header;
+use quorate_storage::durable;
 use serde::{Deserialize, Serialize};
 
 /// What this node says of itself.
@@ -116,22 +117,9 @@ impl Peers {
         }
         let mut more = met.clone();
         more.incarnations.insert(node, incarnation.into());
-        self.save(&more).map_err(|error| Stranger::Unsaved { node, problem: error.to_string() })?;
+        durable::replace_file(&self.path, &codec::encode(&more)).map_err(|error| Stranger::Unsaved { node, problem: chain(&error) })?;
         *met = more;
         Ok(())
-    }
-
-    /// Whole or not at all, also after a loss of power.
-    fn save(&self, met: &Met) -> io::Result<()> {
-        let beside = self.path.with_extension("tmp");
-        let mut file = File::create(&beside)?;
-        file.write_all(&codec::encode(met))?;
-        file.sync_all()?;
-        fs::rename(&beside, &self.path)?;
-        match self.path.parent() {
-            Some(dir) => File::open(dir)?.sync_all(),
-            None => Ok(()),
-        }
     }
 }
 

@@ -22,8 +22,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use bytes::Bytes;
-use quorate_domain::StorageError;
 use quorate_domain::tx::Direction;
+use quorate_domain::{StorageError, chain};
 
 use self::sealed::{index_of, seal, unseal};
 use self::view::{Change, Purged, Queued, View};
@@ -629,16 +629,6 @@ fn limited(entries: impl Iterator<Item = Result<(u64, Bytes), StorageError>>, by
         taken.push((index, entry));
     }
     Ok(taken)
-}
-
-fn chain(error: &StorageError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use bytes::Bytes;
 use quorate_domain::overlay::Writes;
 use quorate_domain::tx::{Direction, Row};
-use quorate_domain::{Read, StorageError, Table};
+use quorate_domain::{Read, StorageError, Table, chain};
 
 use crate::blobs::IN_SNAPSHOT;
 use crate::durable::{self, at};
@@ -75,13 +75,9 @@ struct Damage(Arc<AtomicBool>);
 impl Damage {
     fn noted<T>(&self, done: Result<T, StorageError>) -> Result<T, StorageError> {
         done.inspect_err(|error| {
-            let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-            while let Some(error) = cause {
-                // RocksDB's word for a checksum that does not fit, and its like.
-                if error.to_string().contains("Corruption") {
-                    self.0.store(true, Ordering::Release);
-                }
-                cause = error.source();
+            // RocksDB's word for a checksum that does not fit, and its like.
+            if chain(error).contains("Corruption") {
+                self.0.store(true, Ordering::Release);
             }
         })
     }

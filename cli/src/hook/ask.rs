@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use quorate_gateway::hook::{Guard, Verdict};
+use quorate_link::bottom;
 use serde_json::Value;
 
 use super::settings::Settings;
@@ -41,9 +42,9 @@ pub fn post(settings: &Settings, path: &str, deadline: Instant, body: impl Fn(Du
             let share = deadline.saturating_duration_since(Instant::now()) / others;
             let sent = client.post(format!("{gateway}{path}")).bearer_auth(token).json(&body(share));
             let answered = async {
-                let answer = sent.send().await.map_err(|error| cause(&error))?;
+                let answer = sent.send().await.map_err(|error| bottom(&error))?;
                 let status = answer.status();
-                let facts: Value = answer.json().await.map_err(|error| cause(&error))?;
+                let facts: Value = answer.json().await.map_err(|error| bottom(&error))?;
                 Ok::<_, String>((status, facts))
             };
             match tokio::time::timeout(share, answered).await {
@@ -58,13 +59,4 @@ pub fn post(settings: &Settings, path: &str, deadline: Instant, body: impl Fn(Du
         }
         Err(why)
     })
-}
-
-/// What is at the bottom of an error.
-fn cause(error: &dyn std::error::Error) -> String {
-    let mut bottom = error;
-    while let Some(source) = bottom.source() {
-        bottom = source;
-    }
-    bottom.to_string()
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use quorate_domain::fact::SharedPage;
 use quorate_domain::fact::sync::FactsPromoted;
 use quorate_domain::refusal::shown;
+use quorate_link::bottom;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Certificate, StatusCode, Url, redirect};
 use serde::de::DeserializeOwned;
@@ -187,11 +188,7 @@ fn plain(error: &reqwest::Error) -> String {
         _ if error.is_timeout() => "it did not answer in time".into(),
         _ if error.is_connect() => {
             // The last cause says most: a refused connection, an unknown authority.
-            let mut cause: &dyn std::error::Error = error;
-            while let Some(deeper) = cause.source() {
-                cause = deeper;
-            }
-            format!("it can't be reached ({})", shown(&cause.to_string()))
+            format!("it can't be reached ({})", shown(&bottom(error)))
         }
         _ => "the connection broke".into(),
     }
