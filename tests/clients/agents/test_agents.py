@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 import uuid
 
@@ -37,6 +38,23 @@ def setUpModule():
 
 def tearDownModule():
     DEPLOYMENT.stop()
+
+
+def gateway():
+    """One more gateway, which nobody starts again: its process and where it is."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    process, log = DEPLOYMENT.spawn("gateway", "--data", DEPLOYMENT.data, "--listen", url.removeprefix("http://"))
+
+    def ready():
+        assert process.poll() is None, f"the gateway ended: {log.read_text()[-500:]}"
+        try:
+            return Client(url, None).send("GET", "/readyz").status == 200
+        except Unreachable:
+            return False
+    until(ready, 60, "the gateway is ready")
+    return process, url
 
 
 class Agent:
@@ -152,42 +170,54 @@ class Agent:
         self.assertIn("fencing_token", granted)
         self.assertEqual([row["value"] for row in self.b.ok("query_facts", entity=entity)["rows"]], ["platform"])
 
-    def test_it_goes_on_when_its_gateway_and_the_leader_are_killed(self):
-        entity = unique("svc")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        gateway, log = DEPLOYMENT.spawn("gateway", "--data", DEPLOYMENT.data, "--listen", f"127.0.0.1:{port}")
-
-        def ready():
-            assert gateway.poll() is None, f"the gateway ended: {log.read_text()[-500:]}"
-            try:
-                return Client(f"http://127.0.0.1:{port}", None).send("GET", "/readyz").status == 200
-            except Unreachable:
-                return False
-        until(ready, 60, "the gateway is ready")
-        balancer = self.enter(Balancer(f"http://127.0.0.1:{port}", DEPLOYMENT.info["http"]))
+    def test_it_goes_on_when_its_gateways_and_the_leader_are_killed(self):
+        (first, first_url), (second, second_url) = gateway(), gateway()
+        balancer = self.enter(Balancer(first_url, second_url, DEPLOYMENT.info["http"]))
+        entity, resource = unique("svc"), f"file://{unique('src')}/lib.rs"
+        card = self.a.ok("punch_in", resource=resource, holder_passport="agent-a", ttl_ms=600_000)
 
         def store(key):
             return self.quorate("store_fact", entity=entity, key=key, value=f"value of {key}")
 
-        def gateway_killed(_):
+        def punch_in(**more):
+            return self.quorate("punch_in", resource=resource, holder_passport="agent-b", ttl_ms=60_000, **more)
+
+        def first_killed(_):
             self.assertGreater(balancer.open[0], 0, "the agent did not speak to this gateway")
-            gateway.kill()
-            gateway.wait()
+            first.kill()
+            first.wait()
             until(lambda: balancer.open[0] == 0, 10, "its connections end")
-            return store("after the gateway")
+            return store("after the first gateway")
+
+        def second_killed_meanwhile(_):
+            def kill():
+                until(lambda: self.a.send("GET", f"/v1/punchcards/waiters?resource={resource}").json["waiters"], 30, "the call waits")
+                second.kill()
+                second.wait()
+            self.killer = threading.Thread(target=kill, daemon=True)
+            self.killer.start()
+            return punch_in(wait_ms=60_000)
+
+        def released(_):
+            self.killer.join()
+            self.assertIsNotNone(second.poll(), "the call ended before its gateway did")
+            self.a.ok("punch_out", resource=resource, holder_passport="agent-a", fencing_token=card["fencing_token"])
+            return punch_in()
 
         def leader_killed(_):
             DEPLOYMENT.kill_leader()
             return store("after the leader")
-        look = self.look(["store_fact", "query_facts"])
-        results = self.work(*look, store("before"), gateway_killed, leader_killed, self.quorate("query_facts", entity=entity), base=balancer.url)
-        *stored, queried = results[len(look):]
-        for result in stored:
-            self.assertIn("fact_id", result)
+        look = self.look(["store_fact", "query_facts", "punch_in"])
+        results = self.work(*look, store("before"), first_killed, second_killed_meanwhile, released, leader_killed,
+                            self.quorate("query_facts", entity=entity), base=balancer.url)
+        before, after_first, cut, granted, after_leader, queried = results[len(look):]
+        for stored in (before, after_first, after_leader):
+            self.assertIn("fact_id", stored)
+        # Nobody can answer a call whose connection is gone: each agent tells its model so in its own words, and takes the next one on.
+        self.assertNotIn("fencing_token", cut)
+        self.assertIn("fencing_token", granted)
         rows = {row["key"]: row["value"] for row in self.b.ok("query_facts", entity=entity)["rows"]}
-        self.assertEqual(rows, {key: f"value of {key}" for key in ("before", "after the gateway", "after the leader")})
+        self.assertEqual(rows, {key: f"value of {key}" for key in ("before", "after the first gateway", "after the leader")})
         for value in rows.values():
             self.assertIn(value, queried)
         # The next case begins with all three.
