@@ -4,6 +4,7 @@ by a scripted model. They list, call and hear of conflicts, go on when a gateway
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -88,6 +89,10 @@ class Agent:
         """The calls that write a line into a file which is there; the last of them does it."""
         raise NotImplementedError
 
+    def shell(self, command):
+        """The call that runs a line in the shell."""
+        raise NotImplementedError
+
     # -------- set-up
 
     def setUp(self):
@@ -120,11 +125,12 @@ class Agent:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content))
 
-    def work(self, *script, base=None):
-        """Connects as the program writes it, runs the agent through a script, and gives what the model saw of each call."""
+    def work(self, *script, base=None, connect=()):
+        """Connects as the program writes it, runs the agent through a script, and gives what the model saw of each call.
+        `connect` are more words for `quorate connect`."""
         url = (base or DEPLOYMENT.info["http"]) + "/mcp"
         environment = self.surroundings(url)
-        connected = subprocess.run([str(executable()), "connect", self.word, "--write", "--yes", "--json", "--project", str(self.repo)],
+        connected = subprocess.run([str(executable()), "connect", self.word, "--write", "--yes", "--json", "--project", str(self.repo), *connect],
                                    env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
         self.assertEqual(connected.returncode, 0, connected.stderr)
         self.model.play(*script)
@@ -224,11 +230,17 @@ class Agent:
         DEPLOYMENT.node_pids()
 
     def test_it_is_kept_from_a_file_that_another_holds_until_it_is_released(self):
+        self.keep_off()
+        if self.hears_at_start:
+            self.assertIn("you are `agent-b`", self.model.heard)
+
+    def keep_off(self, **more):
         path = self.repo / unique("src") / "plan.md"
         self.write(path, "first\n")
         resource = f"file://{path.relative_to(self.repo)}"
         card = self.a.ok("punch_in", resource=resource, holder_passport="agent-a", ttl_ms=600_000)
         *before, edit = self.edit(path, "second")
+        shell = self.shell(f"echo third >> {path.relative_to(self.repo)}")
 
         def released(_):
             self.assertEqual(path.read_text(), "first\n")
@@ -239,13 +251,12 @@ class Agent:
             held = self.a.ok("list_punchcards", resource=resource, status="held")["punchcards"]
             self.assertEqual([card["holder_passport"] for card in held], ["agent-b"], "the edit that was let through took no lease")
             return Say("Done.")
-        *_, denied, allowed = self.work(*before, edit, released, leased)
-        self.assertIn("agent-a", denied)
-        self.assertRegex(denied, r"\d+ min|\d+ s\b")
+        *_, denied, denied_in_shell, allowed = self.work(*before, edit, shell, released, leased, **more)
+        for reason in (denied, denied_in_shell):
+            self.assertIn("agent-a", reason)
+            self.assertRegex(reason, r"\d+ min|\d+ s\b")
         self.assertNotIn("agent-a", allowed)
         self.assertIn("second", path.read_text())
-        if self.hears_at_start:
-            self.assertIn("you are `agent-b`", self.model.heard)
 
 
 class Codex(Agent, unittest.TestCase):
@@ -287,6 +298,9 @@ remote_plugin = false
         name = path.relative_to(self.repo)
         return [Call("apply_patch", input=f"*** Begin Patch\n*** Update File: {name}\n@@\n first\n+{text}\n*** End Patch")]
 
+    def shell(self, command):
+        return Call("exec_command", cmd=command)
+
 
 class GeminiCli(Agent, unittest.TestCase):
     word, program, prefix = "gemini", "gemini", "mcp_quorate_"
@@ -307,6 +321,9 @@ class GeminiCli(Agent, unittest.TestCase):
     def edit(self, path, text):
         return [Call("replace", file_path=str(path), instruction="Add a line.", old_string="first\n", new_string=f"first\n{text}\n")]
 
+    def shell(self, command):
+        return Call("run_shell_command", command=command)
+
 
 class OpenCode(Agent, unittest.TestCase):
     word, program, prefix = "opencode", "opencode", "quorate_"
@@ -325,6 +342,9 @@ class OpenCode(Agent, unittest.TestCase):
 
     def edit(self, path, text):
         return [Call("read", filePath=str(path)), Call("edit", filePath=str(path), oldString="first\n", newString=f"first\n{text}\n")]
+
+    def shell(self, command):
+        return Call("bash", command=command, description="Adds a line")
 
 
 class ClaudeCode(Agent, unittest.TestCase):
@@ -345,6 +365,16 @@ class ClaudeCode(Agent, unittest.TestCase):
 
     def edit(self, path, text):
         return [Call("Read", file_path=str(path)), Call("Edit", file_path=str(path), old_string="first\n", new_string=f"first\n{text}\n")]
+
+    def shell(self, command):
+        return Call("Bash", command=command)
+
+    def test_the_hook_that_needs_no_executable_keeps_it_off_too(self):
+        page = (HERE.parents[2] / "docs" / "clients" / "hooks.md").read_text()
+        hooks = json.loads(re.search(r"## Without the executable.*?```json\n(.*?)```", page, re.DOTALL).group(1))
+        hooks["hooks"]["PreToolUse"][0]["hooks"][0]["url"] = DEPLOYMENT.url("/v1/hook/claude-code")
+        self.write(self.repo / ".claude" / "settings.json", hooks)
+        self.keep_off(connect=["--no-guard"])
 
 
 if __name__ == "__main__":
