@@ -16,8 +16,8 @@ use quorate_domain::{Principal, identity};
 use serde_json::{Map, Value};
 
 use crate::call::{CallContext, CallError, Outcome};
-use crate::cluster::{Cluster, Consistency};
-use crate::limit::{FLAGS_ASKED_FOR, STANDING_STALE_MS_MAX, TRACES_WAITING_MAX};
+use crate::cluster::{Cluster, Consistency, now_unix_ms};
+use crate::limit::{ARM_MS, FLAGS_ASKED_FOR, STANDING_STALE_MS_MAX, TRACES_WAITING_MAX};
 use crate::outbox::Outbox;
 use crate::registry::Entry;
 use crate::tools::group;
@@ -70,6 +70,8 @@ pub struct Tracer {
     is_on: AtomicBool,
     control_millionths: AtomicU64,
     key: [u8; 32],
+    /// Draws arms; what callers don't know, and gateways share.
+    arms: [u8; 32],
 }
 
 /// A call that has begun.
@@ -90,6 +92,7 @@ impl Tracer {
             is_on: AtomicBool::new(flag::TOOL_TRACES.default == "on" || flag::ACTIVITY_LOG.default == "on"),
             control_millionths: AtomicU64::new(0),
             key: blake3::derive_key("quorate 2026 signatures of traces", session_key),
+            arms: blake3::derive_key("quorate 2026 arms of the hold-out", session_key),
         }
     }
 
@@ -120,7 +123,7 @@ impl Tracer {
         let arguments = arguments.as_object().unwrap_or(&empty);
         let signature = signature(&self.key, entry.name, arguments);
         let arm = match is_held_out {
-            true => arm(&caller, &signature, control),
+            true => arm(&self.arms, &caller, now_unix_ms().0 / ARM_MS, control),
             false => Arm::None,
         };
         // Who looks at a turn or a session adds nothing to it.
@@ -281,27 +284,21 @@ fn short_hash(key: &[u8; 32], text: &str) -> String {
     blake3::keyed_hash(key, text.as_bytes()).to_hex()[..12].to_string()
 }
 
-/// The arm of a caller's recall: the same for each page of it, at every gateway and at all times.
-fn arm(caller: &Principal, signature: &str, control_millionths: u64) -> Arm {
-    let hash = spread(fnv1a(format!("{}\0{}\0{signature}", caller.tenant, caller.passport).as_bytes()));
+/// The arm of all recalls that a passport makes in one stretch of time, at every gateway. Nothing that stands in a call has a say in
+/// it, or whoever words a question another way could choose how it is answered, and what it is measured for.
+fn arm(key: &[u8; 32], caller: &Principal, stretch: u64, control_millionths: u64) -> Arm {
+    let mut hasher = blake3::Hasher::new_keyed(key);
+    // Lengths stand before texts, so that no two callers are the same bytes.
+    for part in [&caller.tenant, &caller.passport] {
+        hasher.update(&(part.len() as u64).to_be_bytes()).update(part.as_bytes());
+    }
+    hasher.update(&stretch.to_be_bytes());
+    let hash = hasher.finalize().as_bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
     // A share of the 64-bit numbers, in millionths.
     match (u128::from(hash) * 1_000_000) >> 64 < u128::from(control_millionths) {
         true => Arm::Control,
         false => Arm::Treatment,
     }
-}
-
-/// FNV-1a, 64 bits.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// The finish of splitmix64: near inputs go far apart.
-fn spread(hash: u64) -> u64 {
-    let hash = hash.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ (hash >> 31)
 }
 
 #[cfg(test)]
@@ -341,17 +338,18 @@ mod tests {
 
     #[test]
     fn arms_are_told_by_a_hash_and_share_calls_as_the_fraction_says() {
-        let count = |millionths: u64| {
-            (0..20_000).filter(|n| arm(&caller("mara"), &format!("query_facts(query=#{n})"), millionths) == Arm::Control).count()
-        };
+        let key = [7; 32];
+        let count = |millionths: u64| (0..20_000).filter(|n| arm(&key, &caller("mara"), *n, millionths) == Arm::Control).count();
         assert_eq!((count(0), count(1_000_000)), (0, 20_000));
         // 5 % of 20,000, within five standard deviations of 31.
         assert!((845..=1_155).contains(&count(50_000)), "{}", count(50_000));
+        // Passports are drawn apart from each other, and who has another key can't tell.
+        let of_all = |key: &[u8; 32]| (0..64).map(|n| arm(key, &caller(&format!("p{n}")), 1, 500_000)).collect::<Vec<Arm>>();
+        assert!((16..=48).contains(&of_all(&key).iter().filter(|arm| **arm == Arm::Control).count()));
+        assert_ne!(of_all(&key), of_all(&[8; 32]));
         // Pinned: every gateway of every version has to agree.
-        let arms: Vec<Arm> = (0..6).map(|n| arm(&caller("mara"), &format!("q({n})"), 500_000)).collect();
+        let arms: Vec<Arm> = (0..6).map(|n| arm(&key, &caller("mara"), n, 500_000)).collect();
         assert_eq!(arms, [Arm::Treatment, Arm::Control, Arm::Treatment, Arm::Control, Arm::Control, Arm::Treatment]);
-        assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(spread(0), 0xe220_a839_7b1d_cdaf);
     }
 
     #[test]
