@@ -106,10 +106,6 @@ impl RegisterRepo {
                 let path = self.root_path.as_deref().filter(|path| !is_absolute(path))?;
                 Some(Refusal::invalid("root_path", format!("is not absolute: `{}`", crate::refusal::shown(path))))
             })
-            .or_else(|| {
-                let path = self.root_path.as_deref().filter(|path| path.split(['/', '\\']).any(|part| part == ".."))?;
-                Some(Refusal::invalid("root_path", format!("must not go up with `..`: `{}`", crate::refusal::shown(path))))
-            })
             .or_else(|| self.clone_url.as_deref().and_then(check_clone_url))
             .or_else(|| {
                 let is_nowhere = self.root_path.is_none() && self.clone_url.is_none();

@@ -29,9 +29,6 @@ pub const STANDING_ASKED_FOR: Duration = Duration::from_millis(2_500);
 pub const STANDING_ASKED_FOR_LEADERLESS: Duration = Duration::from_millis(300);
 /// How old that state may be.
 pub const STANDING_STALE_MS_MAX: u64 = 60 * 1_000;
-/// For how long the hold-out experiment leaves a passport in one arm: longer than the pages of one recall take, short enough that a
-/// few passports make many draws.
-pub const ARM_MS: u64 = 5 * 60 * 1_000;
 /// How long a list of tools waits to hear which are switched off.
 pub const FLAGS_ASKED_FOR: Duration = Duration::from_millis(1_000);
 /// Resolved tokens kept at once.

@@ -16,8 +16,8 @@ use quorate_domain::{Principal, identity};
 use serde_json::{Map, Value};
 
 use crate::call::{CallContext, CallError, Outcome};
-use crate::cluster::{Cluster, Consistency, now_unix_ms};
-use crate::limit::{ARM_MS, FLAGS_ASKED_FOR, STANDING_STALE_MS_MAX, TRACES_WAITING_MAX};
+use crate::cluster::{Cluster, Consistency};
+use crate::limit::{FLAGS_ASKED_FOR, STANDING_STALE_MS_MAX, TRACES_WAITING_MAX};
 use crate::outbox::Outbox;
 use crate::registry::Entry;
 use crate::tools::group;
@@ -70,8 +70,9 @@ pub struct Tracer {
     is_on: AtomicBool,
     control_millionths: AtomicU64,
     key: [u8; 32],
-    /// Draws arms; what callers don't know, and gateways share.
+    /// Draws arms, each recall's by its number; no caller knows it, and each gateway has its own at each start.
     arms: [u8; 32],
+    recalls: AtomicU64,
 }
 
 /// A call that has begun.
@@ -92,7 +93,8 @@ impl Tracer {
             is_on: AtomicBool::new(flag::TOOL_TRACES.default == "on" || flag::ACTIVITY_LOG.default == "on"),
             control_millionths: AtomicU64::new(0),
             key: blake3::derive_key("quorate 2026 signatures of traces", session_key),
-            arms: blake3::derive_key("quorate 2026 arms of the hold-out", session_key),
+            arms: blake3::derive_key("quorate 2026 arms of the hold-out", &[&session_key[..], &now_us().to_be_bytes()[..]].concat()),
+            recalls: AtomicU64::new(0),
         }
     }
 
@@ -123,7 +125,7 @@ impl Tracer {
         let arguments = arguments.as_object().unwrap_or(&empty);
         let signature = signature(&self.key, entry.name, arguments);
         let arm = match is_held_out {
-            true => arm(&self.arms, &caller, now_unix_ms().0 / ARM_MS, control),
+            true => arm(&self.arms, self.recalls.fetch_add(1, Relaxed), control),
             false => Arm::None,
         };
         // Who looks at a turn or a session adds nothing to it.
@@ -150,7 +152,7 @@ impl Tracer {
     /// Keeps what became of a call.
     pub fn end<T>(&self, begun: Begun, result: &Result<T, CallError>, tokens_in: u64, tokens_out: u64) {
         let Begun { caller, mut trace, at, arm } = begun;
-        trace.ts_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        trace.ts_us = now_us();
         trace.duration_ms = at.elapsed().as_millis() as u64;
         (trace.tokens_in, trace.tokens_out) = (tokens_in, tokens_out);
         let error = result.as_ref().err();
@@ -284,16 +286,15 @@ fn short_hash(key: &[u8; 32], text: &str) -> String {
     blake3::keyed_hash(key, text.as_bytes()).to_hex()[..12].to_string()
 }
 
-/// The arm of all recalls that a passport makes in one stretch of time, at every gateway. Nothing that stands in a call has a say in
-/// it, or whoever words a question another way could choose how it is answered, and what it is measured for.
-fn arm(key: &[u8; 32], caller: &Principal, stretch: u64, control_millionths: u64) -> Arm {
-    let mut hasher = blake3::Hasher::new_keyed(key);
-    // Lengths stand before texts, so that no two callers are the same bytes.
-    for part in [&caller.tenant, &caller.passport] {
-        hasher.update(&(part.len() as u64).to_be_bytes()).update(part.as_bytes());
-    }
-    hasher.update(&stretch.to_be_bytes());
-    let hash = hasher.finalize().as_bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
+/// The arm of a gateway's n-th recall. Nothing that stands in a call has a say in it, and nobody outside knows it before the answer: or
+/// whoever words a question another way could choose how it is answered, and each arm would measure other work.
+fn arm(key: &[u8; 32], n: u64, control_millionths: u64) -> Arm {
+    let hash = blake3::keyed_hash(key, &n.to_be_bytes());
+    let hash = hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
     // A share of the 64-bit numbers, in millionths.
     match (u128::from(hash) * 1_000_000) >> 64 < u128::from(control_millionths) {
         true => Arm::Control,
@@ -338,18 +339,15 @@ mod tests {
 
     #[test]
     fn arms_are_told_by_a_hash_and_share_calls_as_the_fraction_says() {
-        let key = [7; 32];
-        let count = |millionths: u64| (0..20_000).filter(|n| arm(&key, &caller("mara"), *n, millionths) == Arm::Control).count();
-        assert_eq!((count(0), count(1_000_000)), (0, 20_000));
-        // 5 % of 20,000, within five standard deviations of 31.
-        assert!((845..=1_155).contains(&count(50_000)), "{}", count(50_000));
-        // Passports are drawn apart from each other, and who has another key can't tell.
-        let of_all = |key: &[u8; 32]| (0..64).map(|n| arm(key, &caller(&format!("p{n}")), 1, 500_000)).collect::<Vec<Arm>>();
-        assert!((16..=48).contains(&of_all(&key).iter().filter(|arm| **arm == Arm::Control).count()));
-        assert_ne!(of_all(&key), of_all(&[8; 32]));
-        // Pinned: every gateway of every version has to agree.
-        let arms: Vec<Arm> = (0..6).map(|n| arm(&key, &caller("mara"), n, 500_000)).collect();
-        assert_eq!(arms, [Arm::Treatment, Arm::Control, Arm::Treatment, Arm::Control, Arm::Control, Arm::Treatment]);
+        let count = |key: u8, millionths: u64| (0..20_000).filter(|n| arm(&[key; 32], *n, millionths) == Arm::Control).count();
+        assert_eq!((count(7, 0), count(7, 1_000_000)), (0, 20_000));
+        // 5 % of 20,000, within five standard deviations of 31; who has another key can't tell which.
+        for key in [7, 8] {
+            assert!((845..=1_155).contains(&count(key, 50_000)), "{}", count(key, 50_000));
+        }
+        let arms = |key: u8| (0..64).map(|n| arm(&[key; 32], n, 500_000)).collect::<Vec<Arm>>();
+        assert_eq!(arms(7), arms(7));
+        assert_ne!(arms(7), arms(8));
     }
 
     #[test]

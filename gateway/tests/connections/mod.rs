@@ -115,7 +115,8 @@ async fn a_body_that_does_not_arrive_in_time_is_answered_with_408() {
 async fn a_body_that_breaks_off_is_answered_as_an_incomplete_one_and_nothing_is_made_of_it() {
     let world = world(|_| {}).await;
     let whole = json!({ "entity": "e", "key": "k", "value": "v" }).to_string();
-    let called = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "list_entities", "arguments": {} } }).to_string();
+    let called =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "list_entities", "arguments": {} } }).to_string();
     for (path, body) in [("/mcp/crux", &called), ("/v1/tools/crux/store_fact", &whole), ("/v1/punchcards/renew", &"{}".to_string())] {
         // What did arrive is JSON by itself.
         let length = body.len() + 10;
