@@ -11,8 +11,8 @@
 //!
 //! What the capabilities among the entities tell of coverage and of gaps is in [`feature`].
 //!
-//! Decisions: an edge outlives its ends, so that a deleted entity that comes back finds its edges; lists show it until it is
-//! deleted itself. Repeating a delete changes nothing.
+//! Decisions: an edge outlives its ends, so that a deleted entity that comes back finds its edges. Meanwhile it is shown as one that is
+//! deleted is, to who asks for those. Repeating a delete changes nothing.
 
 mod edge;
 mod entity;

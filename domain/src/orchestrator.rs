@@ -3,7 +3,11 @@
 //! An orchestrator holds its members by reference. Invariants:
 //! * Its creator is the authenticated caller; a name in the arguments is a claim that has to be the same.
 //! * A reference stands in it once, under one kind. Work and passports are of its own tenant and exist when they are attached.
-//! * An archived orchestrator is closed: it is shown, and never changed again. Between the other states any move goes.
+//! * It is planned, active, done, and archived at last; one that has begun is not planned again, and one that is done can be opened
+//!   again. Any state may go straight to archived.
+//! * None is done while an item of its work is open: such an item keeps it from the state, and is not attached to one that is
+//!   done. What happens to the items later is theirs, and shows in the progress.
+//! * An archived orchestrator is closed: it is shown, and never changed again.
 //! * How its work stands is looked up when it is asked for, so it is never older than the work itself.
 //! * It stands in the order of all and in that of its state, and in no other.
 //!
@@ -51,6 +55,21 @@ impl State {
             State::Done => "done",
             State::Archived => "archived",
         }
+    }
+
+    /// Why it can't be followed by another state.
+    fn refuse(self, next: State) -> Option<Refusal> {
+        let is_back = next == State::Planned && self != State::Planned;
+        let problem = || format!("can't be `planned` again after `{}`: it has begun; set it to `active`, or create another", self.word());
+        is_back.then(|| Refusal::invalid("state", problem()))
+    }
+}
+
+/// Whether an item of work in this state still has to be done.
+fn is_open(state: work::State) -> bool {
+    match state {
+        work::State::Planned | work::State::InProgress | work::State::Blocked => true,
+        work::State::Archive | work::State::Complete | work::State::Deployed => false,
     }
 }
 
@@ -169,6 +188,11 @@ impl OrchestratorView {
             states.insert(item.id, item.state);
         }
         Ok(Self { orchestrator, work: states })
+    }
+
+    /// The members that are work and have still to be done.
+    fn open_work(&self) -> impl Iterator<Item = &str> {
+        self.work.iter().filter(|(_, state)| is_open(**state)).map(|(id, _)| id.as_str())
     }
 
     pub fn progress(&self) -> Progress {
@@ -301,6 +325,16 @@ impl UpdateOrchestrator {
         if next == before {
             return Ok(Ok(OrchestratorView::of(tx, before)?));
         }
+        if let Some(refusal) = before.state.refuse(next.state) {
+            return Ok(Err(refusal));
+        }
+        if next.state == State::Done && before.state != State::Done {
+            let open: Vec<String> = OrchestratorView::of(tx, before.clone())?.open_work().map(|id| format!("`{id}`")).collect();
+            if !open.is_empty() {
+                let problem = format!("can't be `done` while its work is open: {}; finish or archive it, or detach it", open.join(", "));
+                return Ok(Err(Refusal::invalid("state", problem)));
+            }
+        }
         next.updated_at = at.wall;
         follow(tx, at, Some(&before), next, "orchestrator.changed")
     }
@@ -342,6 +376,10 @@ impl AttachMember {
                 let Some(mut item) = work(tx, tenant, &member.reference)? else {
                     return Ok(Err(Refusal::not_found("work", member.reference)));
                 };
+                if before.state == State::Done && is_open(item.state) {
+                    let problem = "is of an orchestrator that is done, and the work is open: set it to `active` first";
+                    return Ok(Err(Refusal::invalid("orchestrator_id", problem)));
+                }
                 item.orchestrator_id = Some(before.id.clone());
                 tx.put(&item);
             }

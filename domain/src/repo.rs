@@ -99,15 +99,14 @@ impl RegisterRepo {
     fn check(&self, at: &Stamp) -> Option<Refusal> {
         let languages = self.languages.len() as u64;
         check_named_tenant(&at.caller, &self.tenant_id)
-            .or_else(|| self.repo_id.as_deref().and_then(|id| check_name("repo_id", id)))
+            .or_else(|| self.repo_id.as_deref().and_then(check_id))
             .or_else(|| self.root_path.as_deref().and_then(|path| check_name("root_path", path)))
             .or_else(|| {
                 let is_absolute = |path: &str| path.starts_with('/') || path.as_bytes().get(1) == Some(&b':');
                 let path = self.root_path.as_deref().filter(|path| !is_absolute(path))?;
                 Some(Refusal::invalid("root_path", format!("is not absolute: `{}`", crate::refusal::shown(path))))
             })
-            .or_else(|| self.clone_url.as_deref().and_then(|url| check_name("clone_url", url)))
-            .or_else(|| self.clone_url.as_deref().and_then(check_no_password))
+            .or_else(|| self.clone_url.as_deref().and_then(check_clone_url))
             .or_else(|| {
                 let is_nowhere = self.root_path.is_none() && self.clone_url.is_none();
                 is_nowhere.then(|| Refusal::invalid("root_path", "is missing, and so is `clone_url`: give one of them"))
@@ -129,12 +128,17 @@ impl RegisterRepo {
             return Ok(Err(Refusal::invalid("repo_id", "is missing, and no name can be made of the path or URL")));
         };
         let known: Option<Repo> = tx.get(&at.caller.tenant, &Key::new().text(&repo_id))?;
+        // A name that nobody gave tells little: two places of one name are one repository only if they share path or URL.
         let is_another = |known: &Repo| {
             let differs = |new: &Option<String>, old: &Option<String>| new.is_some() && old.is_some() && new != old;
-            differs(&self.root_path, &known.root_path) || differs(&self.clone_url, &known.clone_url)
+            let shares = |new: &Option<String>, old: &Option<String>| new.is_some() && new == old;
+            let is_shared = shares(&self.root_path, &known.root_path) || shares(&self.clone_url, &known.clone_url);
+            !is_shared || differs(&self.root_path, &known.root_path) || differs(&self.clone_url, &known.clone_url)
         };
         if self.repo_id.is_none() && known.as_ref().is_some_and(is_another) {
-            let problem = format!("`{repo_id}`, made of the path or URL, is the name of another repository: give one of your own");
+            let problem = format!(
+                "`{repo_id}`, made of the path or URL, is the name of another repository: give one of your own, or this one if it is meant"
+            );
             return Ok(Err(Refusal::invalid("repo_id", problem)));
         }
         let repo = match known {
@@ -164,11 +168,37 @@ impl RegisterRepo {
     }
 }
 
-/// Everybody in the tenant reads the URL.
-fn check_no_password(url: &str) -> Option<Refusal> {
-    let authority = url.split_once("://")?.1.split('/').next()?;
-    let (user, _) = authority.rsplit_once('@')?;
-    user.contains(':').then(|| Refusal::invalid("clone_url", "holds a password; leave it out, since the whole team can read it"))
+/// A repository's name stands in addresses and beside paths.
+fn check_id(id: &str) -> Option<Refusal> {
+    let is_part = |part: &str| !matches!(part, "" | "." | "..") && part.trim() == part;
+    let is_id = !id.contains('\\') && id.split('/').all(is_part);
+    let wrong = || Refusal::invalid("repo_id", format!("must be a name such as `api` or `acme/api`, not `{}`", crate::refusal::shown(id)));
+    check_name("repo_id", id).or_else(|| (!is_id).then(wrong))
+}
+
+/// Where git clones from over a network: `https://host/path`, `ssh://host/path`, or `user@host:path`.
+fn check_clone_url(url: &str) -> Option<Refusal> {
+    let (authority, path) = match url.split_once("://") {
+        Some(("https" | "http" | "ssh" | "git", rest)) => rest.split_once('/').unwrap_or((rest, "")),
+        Some(_) => ("", ""),
+        None => url.split_once(':').unwrap_or(("", "")),
+    };
+    let (user, host) = authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
+    let is_host = host.contains(|c: char| c.is_ascii_alphanumeric()) && !host.contains(['/', '\\', '@', '?', '#']);
+    // Without a scheme, a drive or a word before a colon is no host.
+    let is_named = url.contains("://") || user.is_some() || host.contains('.');
+    let is_url = is_host && is_named && !path.trim_matches('/').is_empty() && !url.contains(char::is_whitespace);
+    let wrong = || {
+        let shown = crate::refusal::shown(url);
+        let problem = format!(
+            "must be an address that git clones from, such as `https://host/path` or `git@host:path`, not `{shown}`; a folder is a `root_path`"
+        );
+        Refusal::invalid("clone_url", problem)
+    };
+    // Everybody in the tenant reads it.
+    let has_password = user.is_some_and(|user| user.contains(':'));
+    let password = || Refusal::invalid("clone_url", "holds a password; leave it out, since the whole team can read it");
+    check_name("clone_url", url).or_else(|| has_password.then(password)).or_else(|| (!is_url).then(wrong))
 }
 
 // ------------------------------------------------------------------ list_repos

@@ -10,13 +10,14 @@ use quorate_domain::approval::{
 };
 use quorate_domain::limit::LIST_DEFAULT;
 use quorate_domain::notice::{DeleteWebhook, Format, ListNotices, ListWebhooks, Notice, PutWebhook, Webhook};
-use quorate_domain::{Principal, Revision};
+use quorate_domain::{Principal, Refusal, Revision, Tier};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::call::CallError;
 use crate::cluster::{Cluster, Consistency};
 use crate::limit::{APPROVAL_POLL, APPROVAL_WAIT_MS_MAX, READ_ATTEMPT};
+use crate::notices;
 use crate::registry::{Reply, Tool};
 use crate::rest;
 use crate::server::App;
@@ -218,7 +219,15 @@ pub async fn put_webhook(app: &Arc<App>, id: String, request: Request<Body>) -> 
     let cluster = &app.cluster;
     rest::write(app, request, &[ApprovalDecide::SCOPE], |ctx, asked: Address| async move {
         let Address { url, format, risk_tier_min, kinds } = asked;
-        let (webhook, revision) = cluster.propose(&ctx, PutWebhook { id, url, format, risk_tier_min, kinds }).await?;
+        let command = PutWebhook { id, url, format, risk_tier_min, kinds };
+        // Whoever may not name one, or names no address at all, is told that by the cluster.
+        if ctx.principal()?.tier == Tier::Operator
+            && command.refuse().is_none()
+            && let Some(problem) = notices::refuse(&command.url)
+        {
+            return Err(Refusal::invalid("url", format!("may not be called: {problem}")).into());
+        }
+        let (webhook, revision) = cluster.propose(&ctx, command).await?;
         let secret = ctx.services.webhook_keys.secret(&webhook);
         let mut facts = shown_webhook(webhook);
         facts["secret"] = secret.into();

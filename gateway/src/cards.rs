@@ -17,8 +17,9 @@ use serde_json::{Value, json};
 use tonic::{Code, Status};
 
 use crate::call::{CallContext, CallError};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Consistency};
 use crate::http::{self, BAD_TOKEN, NoCaller};
+use crate::limit::CHECK_DEADLINE;
 use crate::registry::{Reply, Tool};
 use crate::rest;
 use crate::server::App;
@@ -214,7 +215,10 @@ impl From<TokenVerified> for Verified {
 
 async fn verified(ctx: &CallContext, cluster: &Cluster, asked: Verify) -> Result<Reply<Verified>, CallError> {
     let Verify { resource, fencing_token, holder_passport } = asked;
-    let (found, served) = cluster.read(ctx, VerifyToken { resource, fencing_token: Revision(fencing_token), holder_passport }).await?;
+    let query = VerifyToken { resource, fencing_token: Revision(fencing_token), holder_passport };
+    // A resource waits for the answer with somebody's write in hand: better told soon that nobody knows.
+    let deadline = ctx.deadline.min(Instant::now() + CHECK_DEADLINE);
+    let (found, served) = cluster.read_as(ctx.principal()?, query, Consistency::Linearizable, deadline).await?;
     Ok(Reply::at(served.revision, found.into()))
 }
 
@@ -224,7 +228,7 @@ pub async fn verify(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
     let run = |ctx, asked: Verify| async move { verified(&ctx, cluster, asked).await };
     match *request.method() {
         Method::GET => rest::read(app, request, &[CheckPunchcard::SCOPE], run).await,
-        _ => rest::write(app, request, &[CheckPunchcard::SCOPE], run).await,
+        _ => rest::ask(app, request, &[CheckPunchcard::SCOPE], run).await,
     }
 }
 
@@ -241,7 +245,7 @@ impl Fencing {
 impl Fence for Fencing {
     async fn verify_token(&self, request: tonic::Request<VerifyTokenRequest>) -> Result<tonic::Response<VerifyTokenResponse>, Status> {
         let app = &self.0;
-        let deadline = Instant::now() + app.settings.call_deadline;
+        let deadline = http::get_deadline(app);
         let headers = request.metadata().clone().into_headers();
         let caller = http::caller(app, &headers, deadline).await.map_err(|none| match none {
             NoCaller::BadToken => Status::unauthenticated(BAD_TOKEN),

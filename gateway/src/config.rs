@@ -121,8 +121,9 @@ pub struct Config {
     pub update_checkout: Option<PathBuf>,
     /// What of that clone it is compared with; `origin/main` by default.
     pub update_ref: String,
-    /// How long one call may take, retries included, in ms; 25,000 by default, 1,000 to 300,000. Shorter than an election (a
-    /// second or two): calls fail while a leader is replaced. Longer than the clients' own timeout: they give up first.
+    /// How long one call may take, retries included, in ms; 25,000 by default, 1,000 to 300,000. A `GET`, which only reads, takes
+    /// 8,000 at most. Shorter than an election (a second or two): calls fail while a leader is replaced. Longer than the clients'
+    /// own timeout: they give up first.
     pub call_deadline_ms: u64,
     /// Calls served at once; 4,096 by default, at least 1. More get 503. Too many: memory; too few: agents that queue for
     /// cards (each holds one) keep the others out.

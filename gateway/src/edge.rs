@@ -74,6 +74,9 @@ pub enum BodyError {
     TooLarge { size: usize, limit: usize },
     #[error("the request's body did not arrive within {} ms", .0.as_millis())]
     TooSlow(Duration),
+    /// It broke off, or was no body at all by the rules of HTTP.
+    #[error("the request's body is incomplete: it broke off after {size} bytes")]
+    Incomplete { size: usize },
 }
 
 impl BodyError {
@@ -81,6 +84,16 @@ impl BodyError {
         match self {
             BodyError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             BodyError::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
+            BodyError::Incomplete { .. } => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    /// The title of an answer, and what its reader can do.
+    pub fn told(&self) -> (&'static str, &'static str) {
+        match self {
+            BodyError::TooLarge { .. } => ("Content Too Large", "Store large content in parts."),
+            BodyError::TooSlow(_) => ("Request Timeout", "Send it again, in one go."),
+            BodyError::Incomplete { .. } => ("Bad Request", "Send it again, whole: as long as `Content-Length` says."),
         }
     }
 }
@@ -105,8 +118,9 @@ async fn read_whole(body: Body, limit: usize) -> Result<Bytes, BodyError> {
     let mut whole = Vec::new();
     let mut size = 0;
     while let Some(chunk) = stream.next().await {
-        // A body that breaks off is judged like a short one: it won't parse.
-        let Ok(chunk) = chunk else { break };
+        let Ok(chunk) = chunk else {
+            return Err(if size > limit { BodyError::TooLarge { size, limit } } else { BodyError::Incomplete { size } });
+        };
         size += chunk.len();
         if size <= limit {
             whole.extend_from_slice(&chunk);

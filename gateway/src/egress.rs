@@ -39,7 +39,7 @@ pub fn judge(target: &str, allowed: Allowed) -> Result<Verdict, String> {
         "http" if is_loopback && allowed.loopback_http => (true, "plain http to this machine is allowed"),
         "http" if allowed.plain_http => (true, "plain http was allowed by `allow_plain_http`"),
         "http" if is_loopback => (false, "plain http to this machine was not allowed by `allow_loopback_http`"),
-        "http" => (false, "plain http would cross the network in the clear: use https, or allow it with `allow_plain_http`"),
+        "http" => (false, "plain http would cross the network in the clear: use https"),
         _ => (false, "only https and http go out"),
     };
     let mut reasons = vec![reason.to_string()];

@@ -1,7 +1,7 @@
 //! The same tools over plain HTTP, and what operators look at.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 
 use crate::auth::Credential;
 use crate::call::{CallContext, CallError};
-use crate::edge::{self, BodyError};
+use crate::edge;
 use crate::ingest;
+use crate::limit::GET_WITHIN;
 use crate::mcp::idempotency_key;
 use crate::server::App;
 use crate::tools::measures;
@@ -77,15 +78,17 @@ pub struct Received {
 
 /// The request, or the answer to one that is too large, too slow, or has a token that is not valid.
 pub async fn receive(app: &Arc<App>, request: Request<Body>) -> Result<Received, Response<Body>> {
+    receive_within(app, request, app.settings.call_deadline).await
+}
+
+/// The same for a call that may take so long.
+pub async fn receive_within(app: &Arc<App>, request: Request<Body>, within: Duration) -> Result<Received, Response<Body>> {
     let (parts, body) = request.into_parts();
     let body = edge::read_body(body, app.settings.patience.body).await.map_err(|error| {
-        let (next, title) = match error {
-            BodyError::TooLarge { .. } => ("Store large content in parts.", "Content Too Large"),
-            BodyError::TooSlow(_) => ("Send it again, in one go.", "Request Timeout"),
-        };
+        let (title, next) = error.told();
         edge::problem(error.status(), title, CallError::arguments(error.to_string(), next).facts())
     })?;
-    let deadline = Instant::now() + app.settings.call_deadline;
+    let deadline = Instant::now() + within;
     let caller = identify(app, &parts.headers, deadline).await?;
     Ok(Received { headers: parts.headers, body, caller, deadline })
 }
@@ -164,7 +167,7 @@ pub async fn write_activity(app: &Arc<App>, request: Request<Body>) -> Response<
 
 /// `GET /v1/activity/turn/{turn_id}`: a turn with its whole text.
 pub async fn read_activity(app: &Arc<App>, turn_id: String, headers: &HeaderMap) -> Response<Body> {
-    let deadline = Instant::now() + app.settings.call_deadline;
+    let deadline = get_deadline(app);
     let caller = match identify(app, headers, deadline).await {
         Ok(caller) => caller,
         Err(refused) => return refused,
@@ -212,6 +215,16 @@ pub fn arguments(headers: &HeaderMap, body: &[u8]) -> Result<Value, CallError> {
         return Err(CallError::arguments("the body is not marked as JSON in UTF-8", "Send `Content-Type: application/json`."));
     }
     crate::json::parse(body).map_err(|problem| CallError::arguments(problem, "Send one JSON object."))
+}
+
+/// How long an address that only reads looks for its answer.
+pub fn get_within(app: &App) -> Duration {
+    app.settings.call_deadline.min(GET_WITHIN)
+}
+
+/// Until when, from now on.
+pub fn get_deadline(app: &App) -> Instant {
+    Instant::now() + get_within(app)
 }
 
 /// Why it is not known who is calling.

@@ -46,9 +46,12 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 pub const PROPOSE_ATTEMPT: Duration = Duration::from_secs(4);
 /// One attempt at a read.
 pub const READ_ATTEMPT: Duration = Duration::from_millis(1_000);
+/// How long a `GET` looks for an answer: several elections. It changes nothing, so it is soon asked again.
+pub const GET_WITHIN: Duration = Duration::from_secs(8);
 /// After so long without an answer a read is also asked of another node.
 pub const READ_HEDGE: Duration = Duration::from_millis(250);
-/// How long `check_punchcard` looks for an answer before it says `unknown`: a hook waits for it before every edit.
+/// How long `check_punchcard` looks for an answer before it says `unknown`, and how long a token is verified: a hook waits for it
+/// before every edit, and a resource before every write.
 pub const CHECK_DEADLINE: Duration = Duration::from_secs(3);
 /// How often the nodes are asked who leads, when all is well and when nobody is known to.
 pub const PROBE_CALM: Duration = Duration::from_millis(1_000);

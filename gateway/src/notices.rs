@@ -117,8 +117,7 @@ impl Slack {
         if let Some(refusal) = self.command().refuse() {
             return Some(refusal.to_string());
         }
-        let judged = egress::judge(&self.url, ALLOWED);
-        judged.map_or_else(Some, |verdict| (!verdict.allowed).then(|| format!("may not be called: {}", verdict.reasons.join(", "))))
+        refuse(&self.url).map(|problem| format!("may not be called: {problem}"))
     }
 }
 
@@ -167,10 +166,16 @@ async fn deliver_one(cluster: &Cluster, keys: &WebhookKeys, client: &reqwest::Cl
     Ok(())
 }
 
+/// Why an address may not be called: asked when it is named, and again before each call. The address itself, which can be a secret,
+/// is not in it.
+pub fn refuse(url: &str) -> Option<String> {
+    let judged = egress::judge(url, ALLOWED);
+    judged.map_or_else(Some, |verdict| (!verdict.allowed).then(|| verdict.reasons.join(", ")))
+}
+
 /// One attempt. What went wrong is told without the address, which can be a secret.
 async fn send(client: &reqwest::Client, keys: &WebhookKeys, notice: &Notice, webhook: &Webhook) -> Result<(), String> {
-    let allowed = egress::judge(&webhook.url, ALLOWED);
-    if let Err(reason) = allowed.and_then(|verdict| if verdict.allowed { Ok(()) } else { Err(verdict.reasons.join(", ")) }) {
+    if let Some(reason) = refuse(&webhook.url) {
         return Err(format!("the address may not be called: {reason}"));
     }
     let body = match webhook.format {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -21,7 +20,7 @@ use serde_json::{Value, json};
 use crate::call::{CallContext, CallError};
 use crate::cluster::Consistency;
 use crate::edge;
-use crate::http::{REVISION, identify, refusal};
+use crate::http::{REVISION, get_deadline, identify, refusal};
 use crate::server::App;
 use crate::tools::receipts::SCOPE;
 
@@ -101,7 +100,7 @@ async fn answer_cosigned(
     headers: &HeaderMap,
     answer: impl FnOnce(&CosignedHeadFile, Revision) -> Response<Body>,
 ) -> Response<Body> {
-    let deadline = Instant::now() + app.settings.call_deadline;
+    let deadline = get_deadline(app);
     let caller = match identify(app, headers, deadline).await {
         Ok(caller) => caller,
         Err(refused) => return refused,
@@ -174,7 +173,7 @@ async fn serve<Q: QueryKind, F: Serialize>(
 where
     Q::Output: Clone,
 {
-    let deadline = Instant::now() + app.settings.call_deadline;
+    let deadline = get_deadline(app);
     let caller = match identify(app, headers, deadline).await {
         Ok(caller) => caller,
         Err(refused) => return refused,

@@ -1,7 +1,6 @@
 //! REST resources: typed parameters in, facts out, with the token, scope and request id of every other call.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::Query;
@@ -12,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::call::{CallContext, CallError};
 use crate::edge;
-use crate::http::{REVISION, Received, arguments, identify, receive, refusal};
+use crate::http::{REVISION, Received, arguments, get_deadline, get_within, identify, receive, receive_within, refusal};
 use crate::mcp::idempotency_key;
 use crate::registry::Reply;
 use crate::server::App;
@@ -29,7 +28,7 @@ where
     F: Serialize,
     Fut: Future<Output = Result<Reply<F>, CallError>>,
 {
-    let deadline = Instant::now() + app.settings.call_deadline;
+    let deadline = get_deadline(app);
     let caller = match identify(app, request.headers(), deadline).await {
         Ok(caller) => caller,
         Err(refused) => return refused,
@@ -52,10 +51,41 @@ where
     F: Serialize,
     Fut: Future<Output = Result<Reply<F>, CallError>>,
 {
-    let Received { headers, body, caller, deadline } = match receive(app, request).await {
-        Ok(received) => received,
-        Err(refused) => return refused,
-    };
+    match receive(app, request).await {
+        Ok(received) => posted(app, received, scopes, run).await,
+        Err(refused) => refused,
+    }
+}
+
+/// The same for a call that only reads.
+pub async fn ask<T, F, Fut>(
+    app: &Arc<App>,
+    request: Request<Body>,
+    scopes: &[&str],
+    run: impl FnOnce(CallContext, T) -> Fut,
+) -> Response<Body>
+where
+    T: DeserializeOwned,
+    F: Serialize,
+    Fut: Future<Output = Result<Reply<F>, CallError>>,
+{
+    match receive_within(app, request, get_within(app)).await {
+        Ok(received) => posted(app, received, scopes, run).await,
+        Err(refused) => refused,
+    }
+}
+
+async fn posted<T, F, Fut>(
+    app: &Arc<App>,
+    Received { headers, body, caller, deadline }: Received,
+    scopes: &[&str],
+    run: impl FnOnce(CallContext, T) -> Fut,
+) -> Response<Body>
+where
+    T: DeserializeOwned,
+    F: Serialize,
+    Fut: Future<Output = Result<Reply<F>, CallError>>,
+{
     let ctx = CallContext { idempotency_key: idempotency_key(&headers), ..CallContext::new(caller, deadline, app.services.clone()) };
     let read = arguments(&headers, &body).and_then(|value| {
         let fix = "Correct the body; `GET /v1/openapi.json` shows what it holds.";

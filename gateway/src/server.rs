@@ -8,8 +8,9 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, RawQuery, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Redirect};
 use axum::routing::{any, get, patch, post, put};
 use quorate_domain::flag::{Definition, Flags, GetFlags};
 use quorate_domain::refusal::shown;
@@ -509,7 +510,7 @@ fn router(app: Arc<App>) -> Router {
     let fence = cards::Fencing::service(app.clone());
     let guarded = guarded_routes().router.merge(console::router()).route_service("/quorate.fence.v1.Fence/{method}", fence);
     let guarded = guarded.layer(middleware::from_fn_with_state(app.clone(), check_doors));
-    open_routes().router.merge(guarded).fallback(nowhere).with_state(app)
+    open_routes().router.merge(guarded).fallback(elsewhere).with_state(app)
 }
 
 async fn check_doors(State(app): State<Arc<App>>, request: Request, next: Next) -> Response<Body> {
@@ -591,6 +592,19 @@ async fn only_post() -> Response<Body> {
         edge::problem(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed", json!({ "code": "METHOD_NOT_ALLOWED", "message": message }));
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     response
+}
+
+/// Addresses that lead nowhere; people type those of the console with a slash at the end.
+async fn elsewhere(uri: Uri) -> Response<Body> {
+    let page = uri.path().trim_end_matches('/');
+    let is_page = page == "/console" || page.starts_with("/console/");
+    match is_page && page != uri.path() {
+        true => {
+            let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+            Redirect::permanent(&format!("{page}{query}")).into_response()
+        }
+        false => nowhere().await,
+    }
 }
 
 async fn nowhere() -> Response<Body> {

@@ -70,6 +70,9 @@ pub struct Tracer {
     is_on: AtomicBool,
     control_millionths: AtomicU64,
     key: [u8; 32],
+    /// Draws arms, each recall's by its number; no caller knows it, and each gateway has its own at each start.
+    arms: [u8; 32],
+    recalls: AtomicU64,
 }
 
 /// A call that has begun.
@@ -90,6 +93,8 @@ impl Tracer {
             is_on: AtomicBool::new(flag::TOOL_TRACES.default == "on" || flag::ACTIVITY_LOG.default == "on"),
             control_millionths: AtomicU64::new(0),
             key: blake3::derive_key("quorate 2026 signatures of traces", session_key),
+            arms: blake3::derive_key("quorate 2026 arms of the hold-out", &[&session_key[..], &now_us().to_be_bytes()[..]].concat()),
+            recalls: AtomicU64::new(0),
         }
     }
 
@@ -120,7 +125,7 @@ impl Tracer {
         let arguments = arguments.as_object().unwrap_or(&empty);
         let signature = signature(&self.key, entry.name, arguments);
         let arm = match is_held_out {
-            true => arm(&caller, &signature, control),
+            true => arm(&self.arms, self.recalls.fetch_add(1, Relaxed), control),
             false => Arm::None,
         };
         // Who looks at a turn or a session adds nothing to it.
@@ -147,7 +152,7 @@ impl Tracer {
     /// Keeps what became of a call.
     pub fn end<T>(&self, begun: Begun, result: &Result<T, CallError>, tokens_in: u64, tokens_out: u64) {
         let Begun { caller, mut trace, at, arm } = begun;
-        trace.ts_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        trace.ts_us = now_us();
         trace.duration_ms = at.elapsed().as_millis() as u64;
         (trace.tokens_in, trace.tokens_out) = (tokens_in, tokens_out);
         let error = result.as_ref().err();
@@ -281,27 +286,20 @@ fn short_hash(key: &[u8; 32], text: &str) -> String {
     blake3::keyed_hash(key, text.as_bytes()).to_hex()[..12].to_string()
 }
 
-/// The arm of a caller's recall: the same for each page of it, at every gateway and at all times.
-fn arm(caller: &Principal, signature: &str, control_millionths: u64) -> Arm {
-    let hash = spread(fnv1a(format!("{}\0{}\0{signature}", caller.tenant, caller.passport).as_bytes()));
+fn now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
+/// The arm of a gateway's n-th recall. Nothing that stands in a call has a say in it, and nobody outside knows it before the answer: or
+/// whoever words a question another way could choose how it is answered, and each arm would measure other work.
+fn arm(key: &[u8; 32], n: u64, control_millionths: u64) -> Arm {
+    let hash = blake3::keyed_hash(key, &n.to_be_bytes());
+    let hash = hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
     // A share of the 64-bit numbers, in millionths.
     match (u128::from(hash) * 1_000_000) >> 64 < u128::from(control_millionths) {
         true => Arm::Control,
         false => Arm::Treatment,
     }
-}
-
-/// FNV-1a, 64 bits.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// The finish of splitmix64: near inputs go far apart.
-fn spread(hash: u64) -> u64 {
-    let hash = hash.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ (hash >> 31)
 }
 
 #[cfg(test)]
@@ -341,17 +339,15 @@ mod tests {
 
     #[test]
     fn arms_are_told_by_a_hash_and_share_calls_as_the_fraction_says() {
-        let count = |millionths: u64| {
-            (0..20_000).filter(|n| arm(&caller("mara"), &format!("query_facts(query=#{n})"), millionths) == Arm::Control).count()
-        };
-        assert_eq!((count(0), count(1_000_000)), (0, 20_000));
-        // 5 % of 20,000, within five standard deviations of 31.
-        assert!((845..=1_155).contains(&count(50_000)), "{}", count(50_000));
-        // Pinned: every gateway of every version has to agree.
-        let arms: Vec<Arm> = (0..6).map(|n| arm(&caller("mara"), &format!("q({n})"), 500_000)).collect();
-        assert_eq!(arms, [Arm::Treatment, Arm::Control, Arm::Treatment, Arm::Control, Arm::Control, Arm::Treatment]);
-        assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(spread(0), 0xe220_a839_7b1d_cdaf);
+        let count = |key: u8, millionths: u64| (0..20_000).filter(|n| arm(&[key; 32], *n, millionths) == Arm::Control).count();
+        assert_eq!((count(7, 0), count(7, 1_000_000)), (0, 20_000));
+        // 5 % of 20,000, within five standard deviations of 31; who has another key can't tell which.
+        for key in [7, 8] {
+            assert!((845..=1_155).contains(&count(key, 50_000)), "{}", count(key, 50_000));
+        }
+        let arms = |key: u8| (0..64).map(|n| arm(&[key; 32], n, 500_000)).collect::<Vec<Arm>>();
+        assert_eq!(arms(7), arms(7));
+        assert_ne!(arms(7), arms(8));
     }
 
     #[test]

@@ -2222,7 +2222,7 @@ fn settings_that_can_not_work_stop_the_start() {
         `execplans_root` names a folder that can't be read: No such file or directory (os error 2)
         `execplans_tenant` names no tenant: `tenant` must not be empty
         `approvals_slack_webhook_url` `url` must be an `https://` or `http://` address without user name and spaces
-        `approvals_slack_webhook_url` may not be called: plain http would cross the network in the clear: use https, or allow it with `allow_plain_http`
+        `approvals_slack_webhook_url` may not be called: plain http would cross the network in the clear: use https
         fine
     "#]],
     );

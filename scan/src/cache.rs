@@ -13,7 +13,7 @@ use crate::limit::CACHE_BYTES_MAX;
 use crate::parse::FileFacts;
 
 /// Rises with every change of what is kept of a file or how it is found.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Debug, Default)]
 pub struct Cache {

@@ -8,7 +8,7 @@
 //! and of what is kept of it. What a limit left out is counted and told.
 //!
 //! Reading order: [`tree`] (which files), [`language`] and [`parse`] (what is in one), [`routes`] (what answers a request),
-//! [`resolve`] (who calls whom), [`cache`] (what need not be read again).
+//! [`scope`] and [`resolve`] (who calls whom), [`cache`] (what need not be read again).
 
 pub mod cache;
 pub mod language;
@@ -16,6 +16,7 @@ pub mod limit;
 pub mod parse;
 pub mod resolve;
 mod routes;
+pub mod scope;
 pub mod tree;
 
 use std::path::{Path, PathBuf};

@@ -17,6 +17,9 @@ pub const PATH_BYTES_MAX: usize = 512;
 pub const FUNCTIONS_MAX: usize = 5_000;
 pub const CALLS_MAX: usize = 20_000;
 pub const ROUTES_MAX: usize = 1_000;
+pub const IMPORTS_MAX: usize = 2_000;
+/// One `use` or `import`, as it is written.
+pub const IMPORT_BYTES_MAX: usize = 16 << 10;
 /// The name of a function, the path of a route, the line of a module's documentation.
 pub const NAME_BYTES_MAX: usize = 200;
 pub const DOC_CHARS_MAX: usize = 80;

@@ -3,7 +3,7 @@
 //! A syntax tree is walked step by step and never by recursion, so that no nesting is too deep, and the clock is looked at on the
 //! way. A file with mistakes in it is told as far as it is understood.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use tree_sitter::{Node, ParseOptions, Parser, Tree};
 
 use crate::language::Language;
-use crate::limit::{CALLS_MAX, DOC_CHARS_MAX, FUNCTIONS_MAX, NAME_BYTES_MAX, PARSE_WITHIN, ROUTES_MAX};
+use crate::limit::{CALLS_MAX, DOC_CHARS_MAX, FUNCTIONS_MAX, IMPORT_BYTES_MAX, IMPORTS_MAX, NAME_BYTES_MAX, PARSE_WITHIN, ROUTES_MAX};
 use crate::routes;
+use crate::scope::{self, Form, Import, Reach};
 
 /// Why a file is told in part, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +23,7 @@ pub enum Problem {
     TooLarge,
     /// Parsing took too long.
     TooSlow,
-    /// More functions, calls or routes than are kept.
+    /// More functions, calls, imports or routes than are kept.
     TooMany,
 }
 
@@ -50,6 +51,7 @@ pub struct FileFacts {
     pub is_test: bool,
     pub functions: Vec<Function>,
     pub calls: Vec<Call>,
+    pub imports: Vec<Import>,
     pub routes: Vec<Declared>,
     pub problem: Option<Problem>,
 }
@@ -59,6 +61,11 @@ pub struct Function {
     pub name: Box<str>,
     /// Of a test in a file that holds other things too.
     pub is_test: bool,
+    /// The type or class that it belongs to.
+    pub owner: Option<Box<str>>,
+    /// Whether it is called on a value.
+    pub is_method: bool,
+    pub reach: Reach,
 }
 
 /// Calls of one name out of one function.
@@ -67,8 +74,9 @@ pub struct Call {
     /// Which of the file's functions calls; `None` outside of all.
     pub from: Option<u32>,
     pub name: Box<str>,
-    /// What stands before the name: a module, a package or an object.
+    /// What stands before the name: a module, a type or an object; `None` too when that is no plain name.
     pub of: Option<Box<str>>,
+    pub form: Form,
     pub count: u32,
 }
 
@@ -81,6 +89,7 @@ pub struct Declared {
     /// The name of the function that answers.
     pub handler: Box<str>,
     pub of: Option<Box<str>>,
+    pub form: Form,
 }
 
 impl FileFacts {
@@ -94,6 +103,7 @@ impl FileFacts {
             is_test: language.is_test_path(path),
             functions: Vec::new(),
             calls: Vec::new(),
+            imports: Vec::new(),
             routes: Vec::new(),
             problem: Some(problem),
         }
@@ -112,10 +122,14 @@ enum Role {
     Binding,
     /// `#[...]` before an item.
     Attribute,
-    /// Python's definition with decorators; Java's class.
+    /// Python's definition with decorators.
     Decorated,
-    Class,
+    /// What functions belong to: a type, a class, a trait.
+    Owner,
     Module,
+    Import,
+    /// JavaScript's `export`.
+    Export,
     Comment,
 }
 
@@ -126,20 +140,29 @@ fn role(language: Language, kind: &str) -> Role {
         (Language::Rust, "call_expression") => Role::Call,
         (Language::Rust, "attribute_item" | "inner_attribute_item") => Role::Attribute,
         (Language::Rust, "mod_item") => Role::Module,
+        (Language::Rust, "impl_item" | "trait_item") => Role::Owner,
+        (Language::Rust, "use_declaration") => Role::Import,
         (Language::Rust, "line_comment" | "block_comment") => Role::Comment,
         (Language::Python, "function_definition") => Role::Function,
         (Language::Python, "call") => Role::Call,
         (Language::Python, "decorated_definition") => Role::Decorated,
+        (Language::Python, "class_definition") => Role::Owner,
+        (Language::Python, "import_statement" | "import_from_statement") => Role::Import,
         (Language::Go, "function_declaration" | "method_declaration") => Role::Function,
         (Language::Go, "func_literal") => Role::Literal,
         (Language::Go, "call_expression") => Role::Call,
+        (Language::Go, "import_spec") => Role::Import,
         (Language::Java, "method_declaration" | "constructor_declaration") => Role::Function,
         (Language::Java, "method_invocation" | "object_creation_expression") => Role::Call,
-        (Language::Java, "class_declaration") => Role::Class,
+        (Language::Java, "class_declaration" | "interface_declaration" | "enum_declaration" | "record_declaration") => Role::Owner,
+        (Language::Java, "import_declaration") => Role::Import,
         (Language::JavaScript | Language::TypeScript | Language::Tsx, kind) => match kind {
             "function_declaration" | "generator_function_declaration" | "method_definition" => Role::Function,
             "arrow_function" | "function_expression" | "generator_function" => Role::Literal,
             "call_expression" | "new_expression" => Role::Call,
+            "class_declaration" | "abstract_class_declaration" | "class" => Role::Owner,
+            "import_statement" => Role::Import,
+            "export_statement" => Role::Export,
             "variable_declarator" | "pair" | "field_definition" | "public_field_definition" | "assignment_expression" => Role::Binding,
             _ => Role::None,
         },
@@ -203,6 +226,11 @@ fn tree_of(parser: &mut Parser, text: &[u8], until: Instant) -> Option<Tree> {
 pub(crate) struct Source<'a>(pub &'a [u8]);
 
 impl<'a> Source<'a> {
+    /// The text of a node, if it is not too long to be looked at.
+    pub fn text(self, node: Node<'_>) -> Option<&'a str> {
+        std::str::from_utf8(self.0.get(node.byte_range())?).ok().filter(|text| text.len() <= IMPORT_BYTES_MAX)
+    }
+
     /// The text of a node, if it can be a name.
     pub fn name(self, node: Node<'_>) -> Option<&'a str> {
         let text = std::str::from_utf8(self.0.get(node.byte_range())?).ok()?;
@@ -217,19 +245,20 @@ impl<'a> Source<'a> {
             .map(|text| text.trim_matches(['"', '\'', '`']))
     }
 
-    /// The name that a call's callee ends with, and what stands before it.
-    pub fn callee(self, node: Node<'_>) -> Option<(&'a str, Option<&'a str>)> {
+    /// The name that a call's callee ends with, what stands before it, and how.
+    pub fn callee(self, node: Node<'_>) -> Option<(&'a str, Option<&'a str>, Form)> {
         let mut node = node;
         // Each turn goes further in; few forms stand around a name.
         for _ in 0..8 {
             let field = |name| node.child_by_field_name(name);
-            let (name, of) = match node.kind() {
-                "identifier" | "type_identifier" | "field_identifier" => return Some((self.name(node)?, None)),
-                "scoped_identifier" => (field("name")?, field("path")),
-                "field_expression" => (field("field")?, None),
-                "attribute" => (field("attribute")?, field("object")),
-                "member_expression" => (field("property")?, field("object")),
-                "selector_expression" => (field("field")?, field("operand")),
+            let (name, of, form) = match node.kind() {
+                "identifier" | "type_identifier" | "field_identifier" => return Some((self.name(node)?, None, Form::Bare)),
+                "scoped_identifier" => (field("name")?, field("path"), Form::Path),
+                // What stands before is a value, and of those only `self` says what it is.
+                "field_expression" => (field("field")?, field("value").filter(|value| value.kind() == "self"), Form::Dotted),
+                "attribute" => (field("attribute")?, field("object"), Form::Dotted),
+                "member_expression" => (field("property")?, field("object"), Form::Dotted),
+                "selector_expression" => (field("field")?, field("operand"), Form::Dotted),
                 "generic_function" => {
                     node = field("function")?;
                     continue;
@@ -244,7 +273,7 @@ impl<'a> Source<'a> {
                 }
                 _ => return None,
             };
-            return Some((self.name(name)?, of.and_then(|of| self.last_part(of))));
+            return Some((self.name(name)?, of.and_then(|of| self.last_part(of)), form));
         }
         None
     }
@@ -255,7 +284,9 @@ impl<'a> Source<'a> {
             "scoped_identifier" => node.child_by_field_name("name")?,
             "member_expression" => node.child_by_field_name("property")?,
             "attribute" => node.child_by_field_name("attribute")?,
-            "identifier" | "self" | "crate" | "this" => node,
+            "generic_type" => return self.last_part(node.child_by_field_name("type")?),
+            "scoped_type_identifier" => node.child_by_field_name("name")?,
+            "identifier" | "type_identifier" | "self" | "crate" | "super" | "this" => node,
             _ => return None,
         };
         self.name(last)
@@ -280,7 +311,22 @@ struct Walk<'a> {
     decorated: BTreeMap<usize, Vec<(String, String)>>,
     /// Paths of the classes that the walk is in, with their depth.
     prefixes: Vec<(usize, String)>,
-    calls: BTreeMap<(Option<u32>, &'a str, Option<&'a str>), u32>,
+    /// What functions belong to where the walk is.
+    owners: Vec<Owner<'a>>,
+    /// Where an `export` began that the walk is in.
+    export: Option<usize>,
+    /// Names that are handed out apart from where they are declared.
+    exported: BTreeSet<&'a str>,
+    /// Whether a file of JavaScript imports or exports; without, its functions are the page's.
+    is_module: bool,
+    calls: BTreeMap<(Option<u32>, &'a str, Option<&'a str>, Form), u32>,
+}
+
+struct Owner<'a> {
+    depth: usize,
+    name: Option<&'a str>,
+    /// Whether its functions are as open as what they are declared by: a trait or an interface.
+    is_open: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -297,6 +343,10 @@ impl<'a> Walk<'a> {
             named: BTreeMap::new(),
             decorated: BTreeMap::new(),
             prefixes: Vec::new(),
+            owners: Vec::new(),
+            export: None,
+            exported: BTreeSet::new(),
+            is_module: false,
             calls: BTreeMap::new(),
         }
     }
@@ -354,7 +404,7 @@ impl<'a> Walk<'a> {
             Role::Function => self.enter_function(node),
             Role::Literal => {
                 if let Some(name) = self.named.remove(&node.id()) {
-                    self.push_function(name, false);
+                    self.push_function(node, name, false);
                 }
             }
             Role::Binding => self.bind(node),
@@ -364,10 +414,12 @@ impl<'a> Walk<'a> {
                     self.decorated.insert(definition.id(), routes);
                 }
             }
-            Role::Class => {
-                if let Some(prefix) = routes::java_prefix(self.source, node) {
-                    self.prefixes.push((self.depth, prefix));
-                }
+            Role::Owner => self.enter_owner(node),
+            Role::Import => self.import(node),
+            Role::Export => {
+                self.is_module = true;
+                self.export.get_or_insert(self.depth);
+                self.exported.extend(scope::exported(self.source, node));
             }
             Role::Call => self.call(node),
         }
@@ -386,6 +438,34 @@ impl<'a> Walk<'a> {
         }
         if self.prefixes.last().is_some_and(|(depth, _)| *depth == self.depth) {
             self.prefixes.pop();
+        }
+        if self.owners.last().is_some_and(|owner| owner.depth == self.depth) {
+            self.owners.pop();
+        }
+        if self.export == Some(self.depth) {
+            self.export = None;
+        }
+    }
+
+    fn enter_owner(&mut self, node: Node<'_>) {
+        let of = |name| node.child_by_field_name(name);
+        if self.language == Language::Java
+            && let Some(prefix) = routes::java_prefix(self.source, node)
+        {
+            self.prefixes.push((self.depth, prefix));
+        }
+        let name = of("type").and_then(|of| self.source.last_part(of)).or_else(|| of("name").and_then(|name| self.source.name(name)));
+        let is_open = of("trait").is_some() || matches!(node.kind(), "trait_item" | "interface_declaration");
+        self.owners.push(Owner { depth: self.depth, name, is_open });
+    }
+
+    fn import(&mut self, node: Node<'_>) {
+        self.is_module = true;
+        for import in scope::imports(self.language, self.source, node) {
+            match self.facts.imports.len() < IMPORTS_MAX {
+                true => self.facts.imports.push(import),
+                false => self.facts.problem = Some(Problem::TooMany),
+            }
         }
     }
 
@@ -411,25 +491,104 @@ impl<'a> Walk<'a> {
                 whole if whole.is_empty() => "/".into(),
                 whole => whole,
             };
-            self.declare(Declared { method, path, handler: name.into(), of: None });
+            self.declare(Declared { method, path, handler: name.into(), of: None, form: Form::Bare });
         }
         let is_test = attributes.iter().any(|text| text.trim_end_matches(']').ends_with("test") || is_test_only(text));
-        self.push_function(name.into(), is_test);
+        self.push_function(node, name.into(), is_test);
     }
 
-    fn push_function(&mut self, name: Box<str>, is_test: bool) {
+    fn push_function(&mut self, node: Node<'_>, name: Box<str>, is_test: bool) {
         let is_test = is_test || !self.tests.is_empty();
         if self.facts.functions.len() >= FUNCTIONS_MAX {
             self.facts.problem = Some(Problem::TooMany);
             return;
         }
+        let is_inner = self.within.last().is_some_and(|(depth, _)| self.owners.last().is_none_or(|owner| owner.depth < *depth));
+        let owner = self.owners.last().filter(|_| !is_inner);
+        let is_method = self.is_method(node, owner.is_some());
+        let reach = if is_inner && !is_method { Reach::File } else { self.reach(node, &name, owner, is_method) };
+        let owner = match (self.language, owner) {
+            (Language::Go, _) => self.go_receiver(node),
+            (_, owner) => owner.and_then(|owner| owner.name),
+        };
         // Bounded by the limit above.
         self.within.push((self.depth, u32::try_from(self.facts.functions.len()).unwrap_or(u32::MAX)));
-        self.facts.functions.push(Function { name, is_test });
+        self.facts.functions.push(Function { name, is_test, owner: owner.map(Into::into), is_method, reach });
+    }
+
+    fn is_method(&self, node: Node<'_>, has_owner: bool) -> bool {
+        match self.language {
+            Language::Rust => {
+                let first = node.child_by_field_name("parameters").and_then(|list| list.named_child(0));
+                has_owner && first.is_some_and(|first| first.kind() == "self_parameter")
+            }
+            Language::Python | Language::Java => has_owner,
+            Language::Go => node.kind() == "method_declaration",
+            Language::JavaScript | Language::TypeScript | Language::Tsx => {
+                let of = node.parent().map_or("", |parent| parent.kind());
+                node.kind() == "method_definition"
+                    || matches!(of, "pair" | "field_definition" | "public_field_definition" | "assignment_expression")
+            }
+        }
+    }
+
+    /// What a method of Go is declared on.
+    fn go_receiver(&self, node: Node<'_>) -> Option<&'a str> {
+        let receiver = self.source.text(node.child_by_field_name("receiver")?)?;
+        let of = receiver.trim_matches(['(', ')']).rsplit([' ', '*']).next()?;
+        of.split('[').next().filter(|of| !of.is_empty())
+    }
+
+    /// How far a function that stands in no other one can be called from.
+    fn reach(&self, node: Node<'_>, name: &str, owner: Option<&Owner<'_>>, is_method: bool) -> Reach {
+        let is_open = owner.is_some_and(|owner| owner.is_open);
+        let said = |kind| node.named_child(0).filter(|child| child.kind() == kind).and_then(|child| self.source.text(child));
+        match self.language {
+            Language::Rust => match said("visibility_modifier") {
+                _ if is_open => Reach::Everyone,
+                Some("pub") => Reach::Everyone,
+                Some(_) => Reach::Package,
+                None => Reach::Module,
+            },
+            // A function has to be imported by its name to be called, which says more than the habit of its name.
+            Language::Python => match is_method && name.starts_with('_') && !name.ends_with("__") {
+                true => Reach::File,
+                false => Reach::Everyone,
+            },
+            Language::Go => match name.starts_with(char::is_uppercase) {
+                true => Reach::Everyone,
+                false => Reach::Folder,
+            },
+            Language::Java => {
+                let words = said("modifiers").unwrap_or_default();
+                let is_said = |word| words.split_whitespace().any(|said| said == word);
+                match (is_said("private"), is_said("public") || is_said("protected") || is_open) {
+                    (true, _) => Reach::File,
+                    (_, true) => Reach::Everyone,
+                    _ => Reach::Folder,
+                }
+            }
+            Language::JavaScript | Language::TypeScript | Language::Tsx => match is_method {
+                true if name.starts_with('#') || said("accessibility_modifier").is_some_and(|word| word != "public") => Reach::File,
+                true => Reach::Everyone,
+                false if self.export.is_some() => Reach::Everyone,
+                // What the whole file says comes at its end.
+                false => Reach::File,
+            },
+        }
     }
 
     fn bind(&mut self, node: Node<'_>) {
         let field = |names: &[&str]| names.iter().find_map(|name| node.child_by_field_name(name));
+        if node.kind() == "variable_declarator" && scope::required(self.source, node).is_some() {
+            return self.import(node);
+        }
+        if let Some(left) = node.child_by_field_name("left").and_then(|left| self.source.name(left))
+            && (left == "module.exports" || left.starts_with("exports.") || left.starts_with("module.exports."))
+        {
+            self.is_module = true;
+            self.exported.extend(scope::exported(self.source, node));
+        }
         let (Some(target), Some(value)) = (field(&["name", "key", "property", "left"]), field(&["value", "right"])) else { return };
         if !matches!(value.kind(), "arrow_function" | "function_expression" | "generator_function") {
             return;
@@ -447,15 +606,17 @@ impl<'a> Walk<'a> {
         let found = match self.language {
             Language::Java => {
                 let name = node.child_by_field_name("name").or_else(|| node.child_by_field_name("type"));
-                let of = node.child_by_field_name("object").filter(|object| object.kind() == "identifier");
-                name.and_then(|name| self.source.callee(name)).map(|(name, _)| (name, of.and_then(|of| self.source.name(of))))
+                let object = node.child_by_field_name("object");
+                let form = if object.is_some() { Form::Dotted } else { Form::Bare };
+                let of = object.filter(|object| matches!(object.kind(), "identifier" | "this" | "super"));
+                name.and_then(|name| self.source.callee(name)).map(|(name, ..)| (name, of.and_then(|of| self.source.name(of)), form))
             }
             _ => {
                 let callee = node.child_by_field_name("function").or_else(|| node.child_by_field_name("constructor"));
                 callee.and_then(|callee| self.source.callee(callee))
             }
         };
-        let Some((name, of)) = found else { return };
+        let Some((name, of, form)) = found else { return };
         for (declared, literal) in routes::of_call(self.language, self.source, node, name, of) {
             if let Some(literal) = literal {
                 self.named.insert(literal, declared.handler.clone());
@@ -467,11 +628,11 @@ impl<'a> Walk<'a> {
             return;
         }
         let known = self.calls.len();
-        match self.calls.get_mut(&(from, name, of)) {
+        match self.calls.get_mut(&(from, name, of, form)) {
             Some(count) => *count = count.saturating_add(1),
             None if known >= CALLS_MAX => self.facts.problem = Some(Problem::TooMany),
             None => {
-                self.calls.insert((from, name, of), 1);
+                self.calls.insert((from, name, of, form), 1);
             }
         }
     }
@@ -488,13 +649,21 @@ impl<'a> Walk<'a> {
 
     /// Hands over the calls, in order.
     fn end(self) {
-        let call = |((from, name, of), count): ((Option<u32>, &str, Option<&str>), u32)| Call {
+        let call = |((from, name, of, form), count): ((Option<u32>, &str, Option<&str>, Form), u32)| Call {
             from,
             name: name.into(),
             of: of.map(Into::into),
+            form,
             count,
         };
         self.facts.calls = self.calls.into_iter().map(call).collect();
+        if matches!(self.language, Language::JavaScript | Language::TypeScript | Language::Tsx) {
+            for function in self.facts.functions.iter_mut().filter(|function| !function.is_method) {
+                if !self.is_module || self.exported.contains(&*function.name) {
+                    function.reach = Reach::Everyone;
+                }
+            }
+        }
     }
 }
 
@@ -540,10 +709,10 @@ mod tests {
         for function in &facts.functions {
             told += &format!("fn {}{}\n", function.name, if function.is_test { " (test)" } else { "" });
         }
-        for Call { from, name: callee, of, count } in &facts.calls {
+        for Call { from, name: callee, of, count, .. } in &facts.calls {
             told += &format!("{} calls {}{callee} x{count}\n", name(*from), of.as_ref().map(|of| format!("{of}.")).unwrap_or_default());
         }
-        for Declared { method, path, handler, of } in &facts.routes {
+        for Declared { method, path, handler, of, .. } in &facts.routes {
             told += &format!("{method} {path} by {}{handler}\n", of.as_ref().map(|of| format!("{of}.")).unwrap_or_default());
         }
         told

@@ -6,6 +6,7 @@ use tree_sitter::Node;
 use crate::language::Language;
 use crate::limit::NAME_BYTES_MAX;
 use crate::parse::{Declared, Source};
+use crate::scope::Form;
 
 /// How far lists of arguments and decorators are looked through.
 const LOOKED_AT: u32 = 16;
@@ -72,11 +73,11 @@ fn is_router(of: &str) -> bool {
 /// A route by what answers it: a name, or a literal that takes the route's own.
 fn answered(source: Source<'_>, method: &str, path: &str, answer: Node<'_>) -> Option<(Declared, Option<usize>)> {
     let is_literal = matches!(answer.kind(), "closure_expression" | "func_literal" | "arrow_function" | "function_expression");
-    let (handler, of): (Box<str>, Option<Box<str>>) = match is_literal {
-        true => (format!("{method} {path}").into(), None),
-        false => source.callee(answer).map(|(name, of)| (name.into(), of.map(Into::into)))?,
+    let (handler, of, form): (Box<str>, Option<Box<str>>, Form) = match is_literal {
+        true => (format!("{method} {path}").into(), None, Form::Bare),
+        false => source.callee(answer).map(|(name, of, form)| (name.into(), of.map(Into::into), form))?,
     };
-    let declared = Declared { method: method.into(), path: path.into(), handler, of };
+    let declared = Declared { method: method.into(), path: path.into(), handler, of, form };
     Some((declared, is_literal.then(|| answer.id())))
 }
 
@@ -87,7 +88,7 @@ fn axum(source: Source<'_>, path: &str, answer: Node<'_>) -> Vec<(Declared, Opti
         let Some(call) = next.take().filter(|node| node.kind() == "call_expression") else { break };
         let Some(callee) = call.child_by_field_name("function") else { break };
         let handler = call.child_by_field_name("arguments").and_then(|list| arguments(list).next());
-        let verb = source.callee(callee).and_then(|(name, _)| method(name));
+        let verb = source.callee(callee).and_then(|(name, ..)| method(name));
         if let (Some(verb), Some(handler)) = (verb, handler) {
             routes.extend(answered(source, verb, path, handler));
         }
@@ -111,7 +112,7 @@ pub(crate) fn python(source: Source<'_>, definition: Node<'_>) -> Vec<(String, S
     for decorator in arguments(definition).filter(|node| node.kind() == "decorator") {
         let Some(call) = decorator.named_child(0).filter(|node| node.kind() == "call") else { continue };
         let (Some(callee), Some(list)) = (call.child_by_field_name("function"), call.child_by_field_name("arguments")) else { continue };
-        let Some((name, Some(_))) = source.callee(callee) else { continue };
+        let Some((name, Some(_), _)) = source.callee(callee) else { continue };
         let Some(path) = arguments(list).next().and_then(|first| source.string(first)).filter(|path| is_path(path)) else { continue };
         if let Some(method) = method(name) {
             routes.push((method.into(), path.into()));

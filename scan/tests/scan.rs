@@ -42,38 +42,204 @@ fn check(files: &[(&str, &str)], expected: Expect) {
 }
 
 #[test]
-fn a_call_goes_to_the_module_it_names_then_to_its_package_then_to_the_only_one_of_all() {
+fn a_call_in_rust_goes_to_the_module_it_names_or_to_what_the_file_uses() {
     check(
         &[
             ("api/Cargo.toml", ""),
             (
                 "api/src/lib.rs",
-                "fn serve() { Router::new().route(\"/a\", get(http::list)).route(\"/b\", get(gone)).route(\"/c\", get(rows)); rows(); rows(); shared(); common(); }",
+                "use crate::store::rows; use acme_core::{shared, other as second}; fn serve() { Router::new().route(\"/a\", get(http::list)).route(\"/b\", get(gone)).route(\"/c\", get(rows)); rows(); rows(); shared(); second::list(); common(); std::mem::swap(); secret() }",
             ),
-            ("api/src/http.rs", "fn list() { store::rows(); common() } fn common() {}"),
-            ("api/src/store.rs", "fn rows() {} fn list() {}"),
-            ("api/src/tests.rs", "fn rows() {} fn a() { serve() }"),
+            ("api/src/http.rs", "pub fn list() { store::rows(); common() } fn common() {} pub fn swap() {} fn secret() {}"),
+            (
+                "api/src/store.rs",
+                "mod inner; pub(crate) fn rows() {} pub fn list() {} fn own() {} pub struct Page; impl Page { pub fn new() {} }",
+            ),
+            ("api/src/store/inner.rs", "use super::*; fn a() { own(); super::rows(); Page::new(); Vec::new(); <Page>::new() }"),
+            ("api/src/tests.rs", "use crate::*; fn rows() {} fn a() { serve() }"),
             ("core/Cargo.toml", ""),
-            ("core/src/lib.rs", "fn shared() {} fn common() {} fn list() {}"),
-            ("core/src/other.rs", "fn list() {} fn x() { rows(); common(); }"),
+            ("core/src/lib.rs", "pub fn shared() {} pub fn common() {} pub fn list() {}"),
+            ("core/src/other.rs", "pub fn list() {} fn x() { rows(); crate::common(); api::store::rows() }"),
         ],
         expect![[r#"
             api/src/http.rs = http
               list: rows of api/src/store.rs x1
             api/src/lib.rs = lib
               serve: rows of api/src/store.rs x2
-              serve: common of api/src/http.rs x1
               serve: shared of core/src/lib.rs x1
+              serve: list of core/src/other.rs x1
             api/src/store.rs = store
+            api/src/store/inner.rs = store::inner
+              a: new of api/src/store.rs x1
+              a: own of api/src/store.rs x1
+              a: rows of api/src/store.rs x1
             api/src/tests.rs = tests (test)
               a: serve of api/src/lib.rs x1
             core/src/lib.rs = lib
             core/src/other.rs = other
-              x: rows of api/src/store.rs x1
               x: common of core/src/lib.rs x1
             GET /a -> list in api/src/http.rs
             GET /b -> gone in NotFound
             GET /c -> rows in api/src/store.rs
+        "#]],
+    );
+}
+
+#[test]
+fn a_method_of_a_value_in_rust_is_no_function_of_its_name_and_none_that_values_have_anyway() {
+    check(
+        &[
+            (
+                "src/lib.rs",
+                "fn a(x: X) { x.iter().map(f).collect(); x.contains(1); x.publish(); x.reveal(); x.helper(); self.map(); y.get() }",
+            ),
+            ("src/own.rs", "fn map() {} pub fn collect() {} impl Set { pub fn contains(&self) {} fn reveal(&self) {} pub fn helper() {} }"),
+            (
+                "src/topic.rs",
+                "impl Topic { pub fn publish(&self) {} } impl Get for Topic { fn get(&self) {} fn told(&self) {} } fn b() { self.map() }",
+            ),
+            ("src/user.rs", "fn c(t: T) { t.told(); Topic::told(t); Self::told(t) }"),
+        ],
+        expect![[r#"
+            src/lib.rs = lib
+              a: publish of src/topic.rs x1
+            src/own.rs = own
+            src/topic.rs = topic
+            src/user.rs = user
+              c: told of src/topic.rs x3
+        "#]],
+    );
+}
+
+#[test]
+fn a_call_in_python_goes_to_what_the_file_imports() {
+    check(
+        &[
+            (
+                "app/main.py",
+                "import os\nfrom app.store import rows, save as keep, Store\nfrom . import tools\nfrom .deep.more import *\nimport app.store as s\nfrom lib import store\n\ndef a(x):\n    rows(); keep(); tools.mend(); more(); s.get(); hidden(); x.get(); x.items(); x.publish(); os.remove(); Store.open(); remove(); store.rows(); print()\n",
+            ),
+            (
+                "app/store.py",
+                "def rows(): pass\ndef save(): pass\ndef get(): pass\ndef hidden(): pass\ndef remove(): pass\nclass Store:\n    def open(self): pass\n    def publish(self): pass\n    def _publish(self): pass\n    def items(self): pass\n",
+            ),
+            ("app/tools.py", "def mend(): pass\ndef print(): pass\n"),
+            ("app/deep/more.py", "def more(): pass\ndef b(x): x._publish()\n"),
+        ],
+        expect![[r#"
+            app/deep/more.py = app.deep.more
+            app/main.py = app.main
+              a: more of app/deep/more.py x1
+              a: get of app/store.py x1
+              a: keep of app/store.py x1
+              a: open of app/store.py x1
+              a: publish of app/store.py x1
+              a: rows of app/store.py x1
+              a: mend of app/tools.py x1
+            app/store.py = app.store
+            app/tools.py = app.tools
+        "#]],
+    );
+}
+
+#[test]
+fn a_call_in_javascript_or_typescript_goes_to_what_the_file_imports_and_the_other_exports() {
+    check(
+        &[
+            (
+                "src/server.ts",
+                "import express from 'express';\nimport { rows, save as keep, hidden } from './store';\nimport * as tools from './lib/tools.js';\nimport service from './service';\nimport { join } from 'path';\napp.get('/a', rows);\nfunction a(x) { rows(); keep(); hidden(); tools.mend(); service.run(); x.map(f); x.filter(g); join(); local(); x.publish(); Array.from(x); }\n",
+            ),
+            (
+                "src/store.ts",
+                "export function rows() {}\nconst save = () => {};\nfunction hidden() {}\nfunction local() {}\nexport { save };\nexport const from = () => {};\n",
+            ),
+            (
+                "src/lib/tools.js",
+                "const { rows } = require('../store');\nfunction mend() { rows() }\nfunction join() {}\nmodule.exports = { mend, join };\n",
+            ),
+            (
+                "src/service/index.ts",
+                "class Service { run() { this.map() } map() {} private publish() {} }\nexport default new Service();\n",
+            ),
+            ("web/page.js", "function draw() { paint() }\n"),
+            ("web/paint.js", "function paint() {}\n"),
+        ],
+        expect![[r#"
+            src/lib/tools.js = lib/tools
+              mend: rows of src/store.ts x1
+            src/server.ts = server
+              a: mend of src/lib/tools.js x1
+              a: run of src/service/index.ts x1
+              a: keep of src/store.ts x1
+              a: rows of src/store.ts x1
+            src/service/index.ts = service
+            src/store.ts = store
+            web/page.js = web/page
+              draw: paint of web/paint.js x1
+            web/paint.js = web/paint
+            GET /a -> rows in src/store.ts
+        "#]],
+    );
+}
+
+#[test]
+fn a_call_in_go_goes_to_its_folder_or_to_the_package_that_is_imported() {
+    check(
+        &[
+            ("go.mod", ""),
+            (
+                "api/api.go",
+                "package api\nimport (\n\t\"fmt\"\n\tdb \"example.org/acme/store\"\n)\nfunc A(x X) { db.Rows(); helper(); fmt.Println(); x.String(); x.Publish(); x.hide(); Rows(); save() }\n",
+            ),
+            ("api/help.go", "package api\nfunc helper() {}\n"),
+            (
+                "store/store.go",
+                "package store\nfunc Rows() { save() }\nfunc Println() {}\nfunc (t *Topic) Publish() {}\nfunc (t Topic) String() {}\nfunc (t Topic) hide() {}\n",
+            ),
+            ("store/save.go", "package store\nfunc save() {}\n"),
+        ],
+        expect![[r#"
+            api/api.go = api
+              A: helper of api/help.go x1
+              A: Publish of store/store.go x1
+              A: Rows of store/store.go x1
+            api/help.go = api
+            store/save.go = store
+            store/store.go = store
+              Rows: save of store/save.go x1
+        "#]],
+    );
+}
+
+#[test]
+fn a_call_in_java_goes_to_the_class_that_it_names() {
+    check(
+        &[
+            (
+                "src/main/java/org/acme/api/Api.java",
+                "package org.acme.api;\nimport org.acme.store.Store;\nimport static org.acme.store.Util.clean;\nimport java.util.List;\nclass Api { void a(X x) { Store.rows(); new Store(); clean(); Near.by(); List.of(); x.map(); x.publish(); x.secret(); x.inner(); Math.max(1, 2); } }\n",
+            ),
+            ("src/main/java/org/acme/api/Near.java", "package org.acme.api;\nclass Near { static void by() {} }\n"),
+            (
+                "src/main/java/org/acme/store/Store.java",
+                "package org.acme.store;\npublic class Store { public Store() {} public static void rows() {} public void map() {} public void publish() {} private void secret() {} void inner() {} }\n",
+            ),
+            (
+                "src/main/java/org/acme/store/Util.java",
+                "package org.acme.store;\npublic class Util { public static void clean() {} public static void max() {} public static void of() {} }\n",
+            ),
+        ],
+        expect![[r#"
+            src/main/java/org/acme/api/Api.java = org.acme.api.Api
+              a: by of src/main/java/org/acme/api/Near.java x1
+              a: Store of src/main/java/org/acme/store/Store.java x1
+              a: publish of src/main/java/org/acme/store/Store.java x1
+              a: rows of src/main/java/org/acme/store/Store.java x1
+              a: clean of src/main/java/org/acme/store/Util.java x1
+            src/main/java/org/acme/api/Near.java = org.acme.api.Near
+            src/main/java/org/acme/store/Store.java = org.acme.store.Store
+            src/main/java/org/acme/store/Util.java = org.acme.store.Util
         "#]],
     );
 }

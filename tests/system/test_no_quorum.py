@@ -65,6 +65,13 @@ class NoQuorum(unittest.TestCase):
             self.assertFalse(answer.ok, answer)
             self.assertEqual((answer.error["code"], answer.error["retryable"]), ("UNKNOWN", True), answer)
 
+    def test_4b_whether_a_token_is_good_is_not_guessed_and_the_answer_comes_soon(self):
+        start = time.monotonic()
+        client = self.client("agent-a")
+        answer = client.send("GET", f"/v1/punchcards/verify?resource={RESOURCE}&fencing_token={self.card['fencing_token']}")
+        self.assertEqual((answer.status, client.answer_headers["Retry-After"]), (503, "1"), answer)
+        self.assertLess(time.monotonic() - start, 10)
+
     def test_5_a_write_is_refused_as_one_to_try_again(self):
         answer = self.client("agent-a").call("store_fact", {"entity": "svc", "key": "k", "value": "v"})
         self.assertFalse(answer.ok)

@@ -16,8 +16,8 @@ from wire import Client  # noqa: E402
 FILES = {
     "Cargo.toml": "",
     "src/lib.rs": '//! Serves.\nfn router() { Router::new().route("/v1/projects", get(http::list).post(http::create)); }\n',
-    "src/http.rs": "//! Answers requests.\nfn list() { store::rows(1); store::rows(2); }\nfn create() { check(); store::insert(); }\nfn check() {}\n",
-    "src/store.rs": "//! Keeps projects. SECRET-IN-THE-SOURCE\nfn rows(n: u8) { let key = \"SECRET-IN-THE-SOURCE\"; }\nfn insert() {}\n",
+    "src/http.rs": "//! Answers requests.\npub fn list() { store::rows(1); store::rows(2); }\npub fn create() { check(); store::insert(); }\nfn check() {}\n",
+    "src/store.rs": "//! Keeps projects. SECRET-IN-THE-SOURCE\npub fn rows(n: u8) { let key = \"SECRET-IN-THE-SOURCE\"; }\npub fn insert() {}\n",
 }
 
 

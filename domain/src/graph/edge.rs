@@ -115,6 +115,16 @@ fn current(view: &impl Read, tenant: &str, ends: &EdgeEnds) -> Result<Option<Edg
     view.get(tenant, &ends.by_source())
 }
 
+/// The end of an edge that is no live entity.
+fn missing_end<'a>(view: &impl Read, tenant: &str, ends: &'a EdgeEnds) -> Result<Option<(&'a String, &'a String)>, StorageError> {
+    for (kind, id) in [(&ends.from_kind, &ends.from_id), (&ends.to_kind, &ends.to_id)] {
+        if entity::current(view, tenant, kind, id)?.is_none_or(|entity| entity.deleted) {
+            return Ok(Some((kind, id)));
+        }
+    }
+    Ok(None)
+}
+
 /// Keeps the version before and puts the new one in its place, in every order.
 fn follow(tx: &mut impl Tx, at: &Stamp, before: Option<Edge>, next: &Edge, what: &str) -> Result<(), StorageError> {
     match before {
@@ -152,10 +162,8 @@ impl UpsertEdge {
         if let Err(refusal) = checked {
             return Ok(Err(refusal));
         }
-        for (kind, id) in [(&ends.from_kind, &ends.from_id), (&ends.to_kind, &ends.to_id)] {
-            if entity::current(tx, tenant, kind, id)?.is_none_or(|entity| entity.deleted) {
-                return Ok(Err(Refusal::not_found(kind.clone(), id.clone())));
-            }
+        if let Some((kind, id)) = missing_end(tx, tenant, &ends)? {
+            return Ok(Err(Refusal::not_found(kind.clone(), id.clone())));
         }
         let before = current(tx, tenant, &ends)?;
         let next = Edge {
@@ -229,7 +237,7 @@ pub(super) fn edges_of(
     Ok((found.items, found.next.is_none()))
 }
 
-/// One edge that is not deleted, or none.
+/// One edge between live entities that is not deleted, or none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GetEdge {
     pub ends: EdgeEnds,
@@ -240,7 +248,9 @@ impl GetEdge {
         if let Err(refusal) = self.ends.check_names() {
             return Ok(Err(refusal));
         }
-        Ok(Ok(current(view, &at.caller.tenant, &self.ends)?.filter(|edge| !edge.deleted)))
+        let tenant = &at.caller.tenant;
+        let is_joined = missing_end(view, tenant, &self.ends)?.is_none();
+        Ok(Ok(current(view, tenant, &self.ends)?.filter(|edge| is_joined && !edge.deleted)))
     }
 }
 
@@ -253,6 +263,7 @@ pub struct ListEdges {
     pub edge_kind: Option<String>,
     pub to_kind: Option<String>,
     pub to_id: Option<String>,
+    /// Also those that are deleted, or have an end that is.
     pub include_deleted: bool,
     pub limit: u64,
     pub cursor: Option<String>,
@@ -327,7 +338,7 @@ impl ListEdges {
                     break 'pages Some(key);
                 }
                 examined += 1;
-                if self.takes(&edge) {
+                if self.takes(&edge) && (self.include_deleted || missing_end(view, tenant, &edge.ends)?.is_none()) {
                     let bytes = edge.reply_bytes();
                     if bytes > left && !edges.is_empty() {
                         break 'pages Some(key);

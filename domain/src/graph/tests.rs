@@ -146,6 +146,27 @@ fn an_edge_joins_live_entities_in_a_way_that_its_sources_kind_allows() {
 }
 
 #[test]
+fn an_edge_is_not_shown_while_an_end_of_it_is_deleted_and_comes_back_with_it() {
+    let mut graph = Graph::of(&["a", "b", "c"]);
+    let kept = ends("capability/b", "uses", "capability/c");
+    for joined in [ends("capability/a", "uses", "capability/b"), ends("capability/c", "uses", "capability/a"), kept.clone()] {
+        graph.does(UpsertEdge { ends: joined, payload: None });
+    }
+    graph.does(DeleteEntity { kind: "capability".into(), id: "a".into() });
+    let to_a = ListEdges { to_kind: Some("capability".into()), to_id: Some("a".into()), ..list_edges() };
+    let of_kind = ListEdges { edge_kind: Some("uses".into()), ..list_edges() };
+    assert_eq!(graph.edges(list_edges()), [kept.edge_id()]);
+    assert_eq!(graph.edges(of_kind.clone()), [kept.edge_id()]);
+    assert_eq!(graph.edges(to_a.clone()), Vec::<String>::new());
+    assert_eq!(graph.edges(ListEdges { include_deleted: true, ..to_a.clone() }), ["capability/c|uses|capability/a"]);
+    assert_eq!(graph.ask("mara", GetEdge { ends: ends("capability/a", "uses", "capability/b") }), None);
+    graph.does(capability("a"));
+    assert_eq!(graph.edges(list_edges()).len(), 3);
+    assert_eq!(graph.edges(to_a), ["capability/c|uses|capability/a"]);
+    assert!(graph.ask("mara", GetEdge { ends: ends("capability/a", "uses", "capability/b") }).is_some());
+}
+
+#[test]
 fn ids_with_separators_name_different_edges() {
     let mut graph = Graph::of(&["a", "a|uses|capability/b", "b", "c"]);
     graph.does(UpsertEdge { ends: ends("capability/a", "uses", "capability/c"), payload: None });

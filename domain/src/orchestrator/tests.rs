@@ -222,9 +222,7 @@ fn a_state_of_archived_closes_the_orchestrator() {
     let mut team = Team::new();
     let (id, item) = (team.creates("release"), team.work("parser"));
     team.attaches(&id, &item).unwrap();
-    for state in [State::Active, State::Done, State::Active, State::Archived] {
-        assert_eq!(team.does(update(&id, state)).orchestrator.state, state);
-    }
+    assert_eq!(team.does(update(&id, State::Archived)).orchestrator.state, State::Archived);
     let closed = "`orchestrator_id` is of an orchestrator that is archived, which nothing changes any more; create another";
     assert_eq!(team.attaches(&id, "ho_1").unwrap_err().to_string(), closed);
     assert_eq!(team.tries(detach(&id, &item)).unwrap_err().to_string(), closed);
@@ -232,6 +230,37 @@ fn a_state_of_archived_closes_the_orchestrator() {
     team.moves(&item, work::State::Deployed);
     let shown = team.listed("mara", Some(State::Archived), 5).remove(0);
     assert_eq!(shown.work, [(item, work::State::Deployed)].into(), "its work goes on, and it shows how that stands");
+}
+
+#[test]
+fn it_is_done_when_its_work_is_and_does_not_go_back_to_planned() {
+    let mut team = Team::new();
+    let (id, item, other) = (team.creates("release"), team.work("parser"), team.work("lexer"));
+    team.attaches(&id, &item).unwrap();
+    for kind in ["execplan:ship", "ho_1"] {
+        team.attaches(&id, kind).unwrap();
+    }
+    assert_eq!(team.does(update(&id, State::Active)).orchestrator.state, State::Active);
+    let back = "`state` can't be `planned` again after `active`: it has begun; set it to `active`, or create another";
+    assert_eq!(team.tries(update(&id, State::Planned)).unwrap_err().to_string(), back);
+    for state in [work::State::InProgress, work::State::Blocked] {
+        team.moves(&item, state);
+        let open = format!("`state` can't be `done` while its work is open: `{item}`; finish or archive it, or detach it");
+        assert_eq!(team.tries(update(&id, State::Done)).unwrap_err().to_string(), open);
+    }
+    team.moves(&item, work::State::Complete);
+    assert_eq!(team.does(update(&id, State::Done)).progress().percent_done, Some(100));
+
+    let done = "`orchestrator_id` is of an orchestrator that is done, and the work is open: set it to `active` first";
+    assert_eq!(team.attaches(&id, &other).unwrap_err().to_string(), done);
+    assert_eq!(team.stamped(&other), None);
+    team.attaches(&id, "handoff:night").unwrap();
+    assert_eq!(team.does(update(&id, State::Active)).orchestrator.state, State::Active);
+    assert_eq!(team.attaches(&id, &other).unwrap().progress().percent_done, Some(50));
+    team.moves(&other, work::State::Archive);
+    for state in [State::Done, State::Archived] {
+        assert_eq!(team.does(update(&id, state)).orchestrator.state, state);
+    }
 }
 
 #[test]
@@ -373,7 +402,8 @@ proptest! {
                 Step::Attach(to, member) => {
                     let (id, state, members) = &mut model[to];
                     let done = team.attaches(id, &refs[member]).is_ok();
-                    prop_assert_eq!(done, *state != State::Archived);
+                    let is_open = !members.contains(&refs[member]) && items.get(member).is_some_and(|state| is_open(*state));
+                    prop_assert_eq!(done, *state != State::Archived && !(*state == State::Done && is_open));
                     if done && !members.contains(&refs[member]) {
                         members.push(refs[member].clone());
                     }
@@ -387,9 +417,15 @@ proptest! {
                     }
                 }
                 Step::Update(of, to) => {
-                    let (id, state, _) = &mut model[of];
+                    let (id, state, members) = &mut model[of];
                     let done = team.tries(update(id, STATES[to])).is_ok();
-                    prop_assert_eq!(done, *state != State::Archived);
+                    let has_open = (0..3).any(|item| members.contains(&refs[item]) && is_open(items[item]));
+                    let may = match (*state, STATES[to]) {
+                        (State::Archived, _) | (State::Active | State::Done, State::Planned) => false,
+                        (State::Planned | State::Active, State::Done) => !has_open,
+                        _ => true,
+                    };
+                    prop_assert_eq!(done, may);
                     if done {
                         *state = STATES[to];
                     }

@@ -335,16 +335,79 @@ fn a_repository_is_named_after_its_place_and_keeps_what_a_later_call_leaves_out(
         call(None, Some("src/api"), None),
         call(None, None, None),
         call(None, None, Some("https://mara:secret@example.org/acme/api.git")),
+        call(None, Some("/else/api"), None),
+        call(None, Some("/src/api"), Some("https://example.org/acme/api.git")),
     ];
     expect![[r#"
         api at None, Some("https://example.org/acme/api.git")
-        refused: `repo_id` `api`, made of the path or URL, is the name of another repository: give one of your own
+        refused: `repo_id` `api`, made of the path or URL, is the name of another repository: give one of your own, or this one if it is meant
         api at Some("/src/api"), Some("https://example.org/acme/api.git")
         refused: `root_path` is not absolute: `src/api`
         refused: `root_path` is missing, and so is `clone_url`: give one of them
         refused: `clone_url` holds a password; leave it out, since the whole team can read it
+        refused: `repo_id` `api`, made of the path or URL, is the name of another repository: give one of your own, or this one if it is meant
+        api at Some("/src/api"), Some("https://example.org/acme/api.git")
     "#]]
     .assert_eq(&told.concat());
+}
+
+#[test]
+fn a_repository_is_named_by_a_name_and_cloned_from_an_address_that_git_knows() {
+    let mut world = World::new();
+    let mut registers = |repo_id: Option<&str>, root_path: Option<&str>, clone_url: Option<&str>| {
+        let command = RegisterRepo {
+            tenant_id: "acme".into(),
+            repo_id: repo_id.map(Into::into),
+            root_path: root_path.map(Into::into),
+            clone_url: clone_url.map(Into::into),
+            languages: vec![],
+            case_sensitive: None,
+        };
+        world.call("0s", person("mara"), None, command).map(|repo| repo.repo_id)
+    };
+    let refused = |told: Result<String, Refusal>, field: &str| match told {
+        Err(Refusal::Invalid { field: told, .. }) => assert_eq!(told, field),
+        other => panic!("{other:?}"),
+    };
+    let good = [
+        "https://example.org/acme/a.git",
+        "http://127.0.0.1:8080/b",
+        "ssh://git@example.org:22/acme/c",
+        "git://example.org/d",
+        "git@example.org:acme/e.git",
+        "example.org:f",
+        "https://[::1]/g",
+    ];
+    for url in good {
+        registers(None, None, Some(url)).unwrap();
+    }
+    let wrong = [
+        "notaurl",
+        "file:///etc",
+        "/etc",
+        "https://",
+        "https://example.org",
+        "https://example.org/",
+        "https:///etc",
+        "ext::sh -c x",
+        "C:\\api",
+        "javascript:alert(1)",
+        "https://example.org/a b",
+        "git@:x",
+        "git@host:",
+        "-u:x",
+        "ftp://example.org/a",
+    ];
+    for url in wrong {
+        refused(registers(Some("x"), None, Some(url)), "clone_url");
+    }
+    for id in ["../x", "..", ".", "a/../b", "/a", "a/", "a//b", "a\\b", " a", "a / b"] {
+        refused(registers(Some(id), Some("/src/x"), None), "repo_id");
+    }
+    registers(Some("acme/api"), Some("/src/x"), None).unwrap();
+    // A folder and an address of one name are not the same by that alone.
+    registers(None, Some("/etc"), None).unwrap();
+    refused(registers(None, None, Some("https://example.org/etc")), "repo_id");
 }
 
 /// The graph page by page, as one.

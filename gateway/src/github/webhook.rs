@@ -10,7 +10,7 @@ use ring::hmac;
 use serde_json::{Value, json};
 
 use super::settings::Secret;
-use crate::edge::{self, BodyError};
+use crate::edge;
 use crate::http::refusal;
 use crate::server::App;
 
@@ -23,7 +23,7 @@ pub async fn receive(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let body = match edge::read_body(body, app.settings.patience.body).await {
         Ok(body) => body,
-        Err(error @ (BodyError::TooLarge { .. } | BodyError::TooSlow(_))) => {
+        Err(error) => {
             let facts = json!({ "code": "INVALID", "message": error.to_string() });
             return edge::problem(error.status(), "Not Taken", facts);
         }

@@ -22,7 +22,7 @@ pub use text::{is_readable_name, media_type};
 
 use crate::call::{CallContext, CallError};
 use crate::edge::{self, BodyError};
-use crate::http::{self, REVISION, Received, identify, refusal};
+use crate::http::{self, REVISION, Received, get_deadline, identify, refusal};
 use crate::server::App;
 
 /// The name that a content has.
@@ -86,7 +86,7 @@ pub async fn ingest(app: &Arc<App>, query: &[(String, String)], request: Request
         Err(error) => {
             let fix = match error {
                 BodyError::TooLarge { .. } => "Split the file.",
-                BodyError::TooSlow(_) => "Send it again, in one go.",
+                BodyError::TooSlow(_) | BodyError::Incomplete { .. } => error.told().1,
             };
             return edge::problem(error.status(), "The file was not taken", CallError::arguments(error.to_string(), fix).facts());
         }
@@ -193,7 +193,7 @@ pub async fn check(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
 
 /// `GET /v1/documents?prefix=&limit=&cursor=`: what was ingested, by name.
 pub async fn list(app: &Arc<App>, query: &[(String, String)], headers: &HeaderMap) -> Response<Body> {
-    let deadline = Instant::now() + app.settings.call_deadline;
+    let deadline = get_deadline(app);
     let caller = match identify(app, headers, deadline).await {
         Ok(caller) => caller,
         Err(refused) => return refused,

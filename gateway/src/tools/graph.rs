@@ -427,7 +427,7 @@ pub struct EdgeGet {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct FoundEdge {
-    /// Null when nothing matches.
+    /// Null when nothing matches, and while an end of it is deleted.
     edge: Nullable<Edge>,
 }
 
@@ -472,7 +472,7 @@ pub struct EdgeList {
     edge_kind: Option<String>,
     /// Rows of this page: 50 when absent, at most 1,000. Fewer come when they fill a reply.
     limit: Option<u64>,
-    /// Also those that are deleted.
+    /// Also those that are deleted, or have an end that is.
     #[serde(default)]
     include_deleted: bool,
     /// `next_cursor` of the reply before.

@@ -1,13 +1,14 @@
 //! Punchcards where programs meet them: over HTTP, gRPC, and in calls that wait.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_proto::fence::VerifyTokenRequest;
 use quorate_proto::fence::fence_client::FenceClient;
 use serde_json::{Value, json};
 use tonic::{Code, Request};
 
-use crate::{Answer, Caller, World, a, b, by, http, nobody, until, world};
+use crate::fake::{Fake, Fault};
+use crate::{Answer, Caller, World, a, b, by, gateway, http, nobody, until, world};
 
 async fn get(world: &World, caller: &Caller, path: &str) -> Answer {
     let token = caller.token.map(|token| ("Authorization".to_string(), format!("Bearer {token}")));
@@ -65,6 +66,36 @@ async fn an_outside_resource_asks_whether_a_token_is_good_over_http_and_grpc() {
     world.ok(&a(), "punch_out", json!({ "resource": "tree://deploy", "holder_passport": "agent-a" })).await;
     let told = client.verify_token(request("file://deploy/app", token, Some("token-b"))).await.unwrap().into_inner();
     assert!(!told.valid, "a card that was given back is not good any more");
+}
+
+#[tokio::test]
+async fn what_cannot_be_told_of_a_token_is_said_within_seconds_and_when_to_ask_again() {
+    let fake = Fake::start(3).await;
+    let address = gateway(&fake, 60_000).await;
+    let world = World { fake, address };
+    let mut client = FenceClient::connect(format!("http://{}", world.address)).await.unwrap();
+    // Who is asking is known, from a moment ago.
+    punch_in(&world, &a(), "agent-a", "file://a").await;
+    for node in 1..=3 {
+        world.fake.fault(node, Fault::Lost);
+    }
+    let start = Instant::now();
+    let told = get(&world, &a(), "/v1/punchcards/verify?resource=file://a&fencing_token=1").await;
+    assert_eq!((told.status, told.headers["retry-after"].as_str(), &told.json()["retryable"]), (503, "1", &json!(true)), "{}", told.text);
+    let body = json!({ "resource": "file://a", "fencing_token": 1 }).to_string();
+    assert_eq!(world.post(&a(), "/v1/punchcards/verify", &body).await.status, 503);
+    let mut request = Request::new(VerifyTokenRequest { resource: "file://a".into(), fencing_token: 1, holder_passport: None });
+    request.metadata_mut().insert("authorization", "Bearer token-a".parse().unwrap());
+    assert_eq!(client.verify_token(request).await.unwrap_err().code(), Code::Unavailable);
+    let each = start.elapsed() / 3;
+    assert!(each < Duration::from_secs(10), "{each:?}, of a call that may take a minute");
+    // Other addresses that only read don't keep their caller for as long as a call may take either.
+    for path in ["/v1/punchcards", "/v1/log/head"] {
+        let start = Instant::now();
+        let told = get(&world, &a(), path).await;
+        assert_eq!(told.status, 503, "{path}: {}", told.text);
+        assert!(told.headers.contains_key("retry-after") && start.elapsed() < Duration::from_secs(20), "{path}: {:?}", start.elapsed());
+    }
 }
 
 #[tokio::test]

@@ -130,6 +130,31 @@ async fn a_body_that_does_not_arrive_in_time_is_answered_with_408() {
 }
 
 #[tokio::test]
+async fn a_body_that_breaks_off_is_answered_as_an_incomplete_one_and_nothing_is_made_of_it() {
+    let world = world(|_| {}).await;
+    let whole = json!({ "entity": "e", "key": "k", "value": "v" }).to_string();
+    let called =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "list_entities", "arguments": {} } }).to_string();
+    for (path, body) in [("/mcp/crux", &called), ("/v1/tools/crux/store_fact", &whole), ("/v1/punchcards/renew", &"{}".to_string())] {
+        // What did arrive is JSON by itself.
+        let length = body.len() + 10;
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer token-a\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        let mut stream = silent(world.address, &head).await;
+        stream.shutdown().await.unwrap();
+        let answered = closed(stream).await;
+        assert!(answered.starts_with("HTTP/1.1 400") && answered.contains("incomplete: it broke off after"), "{path}: {answered}");
+
+        let chunked = head.replace(&format!("Content-Length: {length}"), "Transfer-Encoding: chunked");
+        let chunked = chunked.replace(body, &format!("{:x}\r\n{body}\r\nno length\r\n", body.len()));
+        let answered = closed(silent(world.address, &chunked).await).await;
+        assert!(answered.starts_with("HTTP/1.1 400") && answered.contains("incomplete: it broke off after"), "{path}: {answered}");
+    }
+    assert_eq!(world.ok(&a(), "query_facts", json!({})).await["rows"], json!([]), "a part of a fact is no fact");
+}
+
+#[tokio::test]
 async fn connections_over_the_limit_are_closed_as_they_come() {
     let world = world(|config| config.connections_max = 2).await;
     let mut open = Vec::new();

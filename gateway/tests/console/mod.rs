@@ -98,6 +98,24 @@ async fn who_is_not_signed_in_is_led_to_the_sign_in_and_back() {
 }
 
 #[tokio::test]
+async fn a_slash_at_the_end_of_an_address_leads_to_the_page_without_it() {
+    let world = world().await;
+    for (typed, page) in [
+        ("/console/", "/console"),
+        ("/console//", "/console"),
+        ("/console/work/", "/console/work"),
+        ("/console/facts/?q=a%20b", "/console/facts?q=a%20b"),
+        ("/console/passports/agent-a/", "/console/passports/agent-a"),
+    ] {
+        let answer = http(world.address, "GET", typed, &[], "").await;
+        assert_eq!((answer.status, answer.headers["location"].as_str()), (308, page), "{typed}");
+    }
+    for nowhere in ["/consoles/", "//example.org/console/", "/v1/work/", "/"] {
+        assert_eq!(http(world.address, "GET", nowhere, &[], "").await.status, 404, "{nowhere}");
+    }
+}
+
+#[tokio::test]
 async fn every_page_stands_and_what_was_typed_is_text_on_it() {
     let world = world().await;
     let request = ask(&world, HOSTILE).await;

@@ -131,6 +131,27 @@ async fn a_notice_is_signed_sent_again_until_it_is_taken_and_then_never_more() {
 }
 
 #[tokio::test]
+async fn an_address_that_may_not_be_called_is_refused_when_it_is_named() {
+    let world = world().await;
+    let put = async |who: &str, url: &str| send(&world, &by(who), "PUT", "/v1/webhooks/main", &json!({ "url": url }).to_string()).await;
+    for url in ["http://example.org/hook", "http://10.0.0.1/hook", "http://127.0.0.1.example.org/", "http://0.0.0.0:80/x"] {
+        let refused = put("token-operator", url).await;
+        let told = refused.json();
+        assert_eq!((refused.status, &told["wrote"]), (400, &json!("no")), "{}", refused.text);
+        let message = told["message"].as_str().unwrap();
+        assert!(message.starts_with("`url` may not be called: plain http would cross the network in the clear"), "{message}");
+        assert_eq!(put("token-b", url).await.status, 403, "who may not name one is told that");
+    }
+    for url in ["file:///etc/passwd", "example.org", "https://", "https://[::1/x", "https://a:b@example.org"] {
+        assert_eq!(put("token-operator", url).await.status, 400, "{url}");
+    }
+    assert_eq!(send(&world, &by("token-operator"), "GET", "/v1/webhooks", "").await.json()["webhooks"], json!([]));
+    for url in ["https://example.org/hook", "http://127.0.0.1:9/hook", "http://localhost:9"] {
+        assert_eq!(put("token-operator", url).await.status, 200, "{url}");
+    }
+}
+
+#[tokio::test]
 async fn a_slack_address_that_is_a_setting_is_told_of_each_act_once_however_many_gateways_have_it() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/services/secret", listener.local_addr().unwrap());

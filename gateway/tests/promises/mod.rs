@@ -213,7 +213,7 @@ async fn the_sampled_fraction_of_recalls_takes_the_unshaped_path_and_no_other() 
         world.store(&format!("svc:{n}"), "owner", &"platform ".repeat(40)).await;
     }
     world.fake.run(SetFlag { name: "CRUX_OUTPUT_HOLDOUT".into(), value: "0.4".into() }.into()).unwrap();
-    // Gateways hear of it within seconds, and each question is in one arm for good.
+    // Gateways hear of it within seconds.
     let query = |n: usize| ("query", json!({ "tenant_id": "local", "query": format!("platform q{n}"), "token_budget": 400 }));
     let recall = |n: usize| ("query_facts", json!({ "query": format!("platform q{n}"), "token_budget": 400 }));
     let is_unshaped = async |(tool, arguments): (&'static str, Value)| {
@@ -233,14 +233,15 @@ async fn the_sampled_fraction_of_recalls_takes_the_unshaped_path_and_no_other() 
         false
     })
     .await;
+    // 32 of 80, within five standard deviations of 4.4, whether the question is the same each time or another.
     for ask in [&query as &dyn Fn(usize) -> (&'static str, Value), &recall] {
-        let mut unshaped = 0;
-        for n in 0..40 {
-            let is_control = is_unshaped(ask(n)).await;
-            assert_eq!(is_unshaped(ask(n)).await, is_control, "the same question is in the same arm");
-            unshaped += usize::from(is_control);
+        for step in [0, 1] {
+            let mut unshaped = 0;
+            for n in 0..80 {
+                unshaped += usize::from(is_unshaped(ask(n * step)).await);
+            }
+            assert!((10..=54).contains(&unshaped), "{unshaped} of 80");
         }
-        assert!((5..=28).contains(&unshaped), "{unshaped} of 40");
     }
 }
 
