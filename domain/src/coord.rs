@@ -495,6 +495,7 @@ impl CoordStatus {
             tenant_id: None,
             assignee_passport: None,
             ready: false,
+            reply_bytes: None,
             limit: rest.max(1) as u64,
             cursor: work_from,
         };

@@ -507,6 +507,7 @@ impl Tool for ListWork {
             tenant_id: self.tenant_id,
             assignee_passport: self.assignee_passport,
             ready: self.ready,
+            reply_bytes: None,
             limit,
             cursor: self.cursor,
         };
