@@ -614,8 +614,7 @@ pub struct UpdateWorkState {
     expected_state: Option<State>,
     /// Who does it from now on, a passport of your team.
     assignee_passport: Option<String>,
-    /// Items that have to be finished or archived before it begins, in place of those before; [] if it need not wait. The same
-    /// state leaves it where it is.
+    /// Items to be finished or archived before it begins, in place of those before; [] for none. The same state leaves it there.
     depends_on: Option<Vec<String>>,
 }
 
