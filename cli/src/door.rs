@@ -187,7 +187,16 @@ impl Gateway {
 
     /// Posts to a path of its own that writes, under the key.
     pub async fn post(&self, path: &[&str], asked: &impl Serialize) -> Result<Answer, Failure> {
-        let request = self.at(Method::POST, path)?.json(&arguments(asked)?);
+        self.send_to(Method::POST, path, asked).await
+    }
+
+    /// Puts what a path of its own is to hold, under the key.
+    pub async fn put(&self, path: &[&str], asked: &impl Serialize) -> Result<Answer, Failure> {
+        self.send_to(Method::PUT, path, asked).await
+    }
+
+    async fn send_to(&self, method: Method, path: &[&str], asked: &impl Serialize) -> Result<Answer, Failure> {
+        let request = self.at(method, path)?.json(&arguments(asked)?);
         let request = match &self.idempotency_key {
             Some(key) => request.header(KEY_HEADER, key),
             None => request,

@@ -69,7 +69,7 @@ pub struct Create {
     /// Team that it belongs to
     #[arg(long, default_value = "default")]
     tenant: String,
-    /// unverified, verified, elite or operator; elite and operator may decide approvals
+    /// unverified, verified, elite or operator; elite may decide approvals of low and medium risk, operator all
     #[arg(long, default_value = "verified", value_parser = parse_tier)]
     tier: Tier,
     /// Permission, such as crux-mcp.store_fact or crux-mcp.*; may be repeated

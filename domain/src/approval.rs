@@ -3,6 +3,7 @@
 //! Invariants:
 //! * A request is decided at most once, and only while its deadline lies ahead of the lease clock.
 //! * Nobody decides what he asked for himself.
+//! * High risk is decided by the tier operator, or under a scope that an operator gave for it; other risks by the tier elite too.
 //! * Who decides, and in which tenant, comes from the credential; what the arguments say of it is only checked against that.
 //! * Every decision has a receipt, and its body says who decided.
 //! * Under dual control two different people say yes; passports that were split from one another are one person's.
@@ -163,16 +164,20 @@ impl Record for Approval {
     }
 }
 
+/// Lets a passport of any tier decide requests of any risk.
+const DECIDING: &str = "approvals:decide";
+
 impl Approval {
     /// Why somebody can't be the one who decides it, whatever the decision.
     pub fn refuse_reviewer(&self, caller: &Principal) -> Option<Refusal> {
         let denied = |problem: String| Some(Refusal::Denied { problem });
         let passport = &caller.passport;
-        if caller.tier < Tier::Elite && !caller.may("approvals:decide") {
-            let tier = caller.tier.word();
-            return denied(format!(
-                "deciding needs the tier elite or operator, or the scope `approvals:decide`, and `{passport}` is {tier}"
-            ));
+        let (least, wanted) = match self.risk_tier {
+            RiskTier::Low | RiskTier::Medium => (Tier::Elite, "deciding needs the tier elite or operator"),
+            RiskTier::High => (Tier::Operator, "deciding what is of high risk needs the tier operator"),
+        };
+        if caller.tier < least && !caller.may(DECIDING) {
+            return denied(format!("{wanted}, or the scope `{DECIDING}`, and `{passport}` is {}", caller.tier.word()));
         }
         if self.requested_by == *passport {
             return denied(format!("`{passport}` asked for this approval, and nobody decides his own request"));

@@ -7,7 +7,11 @@
 //! * A session is live while it has an announcement and its passport shows signs of life: it was seen within the presence
 //!   window, or holds a live card.
 //!
-//! Decisions: a passport is seen when it announces, or creates, moves or comments on work. Reads leave no trace in a log.
+//! * An announcement that says what stands already, and need not be made to last longer yet, is answered by a read.
+//!
+//! Decisions: a passport is seen in the entry of an announcement, or of what it does to work; whatever else it calls is told
+//! with the counts of all calls that gateways hand over every few seconds (see [`crate::usage`]). So a sign of life has no entry
+//! of its own, and outlives any node and any gateway but for those seconds.
 
 #[cfg(test)]
 mod tests;
@@ -117,8 +121,16 @@ impl Record for Presence {
 
 /// Notes that the caller is there.
 pub(crate) fn touch(tx: &mut impl Tx, at: &Stamp) {
-    let Principal { tenant, passport, .. } = at.caller.clone();
-    tx.put(&Presence { tenant, passport, seen: at.lease_now, seen_at: at.wall });
+    seen(tx, at, &at.caller.tenant, &at.caller.passport);
+}
+
+/// Notes that a passport is there.
+pub(crate) fn seen(tx: &mut impl Tx, at: &Stamp, tenant: &str, passport: &str) {
+    tx.put(&Presence { tenant: tenant.into(), passport: passport.into(), seen: at.lease_now, seen_at: at.wall });
+}
+
+fn presence(view: &impl Read, tenant: &str, passport: &str) -> Result<Option<Presence>, StorageError> {
+    view.get(tenant, &Key::new().text(passport))
 }
 
 fn window_s(view: &impl Read) -> Result<u64, StorageError> {
@@ -168,7 +180,7 @@ impl<'a, R: Read> Floor<'a, R> {
             return Ok(None);
         }
         let cards = self.cards(&intent.passport)?;
-        let presence: Option<Presence> = self.view.get(&intent.tenant, &Key::new().text(&intent.passport))?;
+        let presence = presence(self.view, &intent.tenant, &intent.passport)?;
         let (seen, last_seen_at) = presence.map_or((LeaseTime(0), intent.announced_at), |presence| (presence.seen, presence.seen_at));
         let seen_until = seen.plus_ms(self.window_ms);
         let last_card = cards.punchcards.iter().map(|card| card.deadline).max();
@@ -239,22 +251,8 @@ pub struct Announced {
 
 impl Announce {
     pub fn apply(mut self, tx: &mut impl Tx, at: &Stamp) -> Applied<Announced> {
-        if let Some(refusal) = match flag::refuse_off(tx, flag::COORD, "coord_announce")?.or_else(|| self.refuse(at)) {
-            Some(refusal) => Some(refusal),
-            None => check_project(tx, &at.caller.tenant, &self.project_id)?,
-        } {
+        if let Some(refusal) = self.check(tx, &at.caller)? {
             return Ok(Err(refusal));
-        }
-        for path in &mut self.paths {
-            // A message about `tree://...` would speak of what the caller never wrote.
-            match Resource::parse(&format!("tree://{path}")) {
-                Ok(resource) => *path = resource.to_string().split_off("tree://".len()),
-                Err(Refusal::Invalid { problem, .. }) => return Ok(Err(Refusal::invalid("paths", problem))),
-                Err(Refusal::TooLong { size, limit, unit, .. }) => {
-                    return Ok(Err(Refusal::TooLong { field: "paths".into(), size, limit, unit }));
-                }
-                Err(refusal) => return Ok(Err(refusal)),
-            }
         }
         let Principal { tenant, passport, .. } = &at.caller;
         let before: Option<Intent> = tx.get(tenant, &intent_key(&self.session_id, passport))?;
@@ -303,12 +301,44 @@ impl Announce {
         Ok(Ok(announced))
     }
 
-    fn refuse(&self, at: &Stamp) -> Option<Refusal> {
+    /// Brings paths into their normal form; or tells why nothing can be announced so.
+    fn check(&mut self, view: &impl Read, caller: &Principal) -> Result<Option<Refusal>, StorageError> {
+        if let Some(refusal) = match flag::refuse_off(view, flag::COORD, "coord_announce")?.or_else(|| self.refuse(caller)) {
+            Some(refusal) => Some(refusal),
+            None => check_project(view, &caller.tenant, &self.project_id)?,
+        } {
+            return Ok(Some(refusal));
+        }
+        for path in &mut self.paths {
+            // A message about `tree://...` would speak of what the caller never wrote.
+            match Resource::parse(&format!("tree://{path}")) {
+                Ok(resource) => *path = resource.to_string().split_off("tree://".len()),
+                Err(Refusal::Invalid { problem, .. }) => return Ok(Some(Refusal::invalid("paths", problem))),
+                Err(Refusal::TooLong { size, limit, unit, .. }) => {
+                    return Ok(Some(Refusal::TooLong { field: "paths".into(), size, limit, unit }));
+                }
+                Err(refusal) => return Ok(Some(refusal)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether it says what an announcement says already.
+    fn repeats(&self, stands: &Intent) -> bool {
+        self.project_id == stands.project_id
+            && self.execplan_slug == stands.execplan_slug
+            && self.milestone == stands.milestone
+            && self.deploy_target == stands.deploy_target
+            && self.paths == stands.paths
+            && self.note == stands.note
+    }
+
+    fn refuse(&self, caller: &Principal) -> Option<Refusal> {
         let name = |field: &str, value: &Option<String>| value.as_deref().and_then(|value| check_name(field, value));
         let is_hex = self.session_id.bytes().all(|byte| byte.is_ascii_hexdigit()) && self.session_id.len() <= 128;
         if let Some(refusal) = check_name("session_id", &self.session_id)
             .or_else(|| (!is_hex).then(|| Refusal::invalid("session_id", "must be at most 128 hex digits")))
-            .or_else(|| self.by_passport.as_deref().and_then(|claim| check_self(&at.caller, "by_passport", claim)))
+            .or_else(|| self.by_passport.as_deref().and_then(|claim| check_self(caller, "by_passport", claim)))
             .or_else(|| name("execplan_slug", &self.execplan_slug))
             .or_else(|| name("milestone", &self.milestone))
             .or_else(|| name("deploy_target", &self.deploy_target))
@@ -322,6 +352,35 @@ impl Announce {
         }
         let ttl = self.ttl_seconds.filter(|ttl| *ttl > COORD_TTL_S_MAX)?;
         Some(Refusal::invalid("ttl_seconds", format!("must be 0 to {COORD_TTL_S_MAX}, not {ttl}")))
+    }
+}
+
+/// The answer to an announcement that an entry would add nothing to: it stands already, word for word, three quarters of the time
+/// that it asks for are left, and its passport was seen lately. `None` where it has to be made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RepeatAnnounce {
+    pub announce: Announce,
+}
+
+impl RepeatAnnounce {
+    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Option<Announced>> {
+        let Self { mut announce } = self;
+        if let Some(refusal) = announce.check(view, &at.caller)? {
+            return Ok(Err(refusal));
+        }
+        let Principal { tenant, passport, .. } = &at.caller;
+        let stands: Option<Intent> = view.get(tenant, &intent_key(&announce.session_id, passport))?;
+        let ttl_ms = announce.ttl_seconds.unwrap_or(COORD_TTL_S_DEFAULT) * 1_000;
+        let Some(stands) = stands.filter(|stands| announce.repeats(stands)) else { return Ok(Ok(None)) };
+        // One that asks for less time than is left makes it shorter.
+        let lasts = at.lease_now.ms_until(stands.deadline);
+        let lasts_as_asked = lasts <= ttl_ms && lasts >= ttl_ms - ttl_ms / 4;
+        let window_ms = window_s(view)? * 1_000;
+        let seen_until = presence(view, tenant, passport)?.map(|presence| presence.seen.plus_ms(window_ms / 2));
+        if !stands.is_live(at.lease_now) || !lasts_as_asked || seen_until.is_none_or(|until| until <= at.lease_now) {
+            return Ok(Ok(None));
+        }
+        Ok(Ok(Some(answer(view, at, &stands, intents(view, tenant)?, false)?)))
     }
 }
 
@@ -413,10 +472,11 @@ fn leases(view: &impl Read, at: &ReadStamp, own: &Intent, overlaps: &mut Vec<Ove
 
 // ------------------------------------------------------------------ coord_status
 
-/// Live sessions by id, then the work that is in progress, newest first.
+/// Live sessions by id, and the work that is in progress, newest first. Each has half of a page, and what the other leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoordStatus {
     pub project_id: Option<String>,
+    /// Sessions of a page, and items of work.
     pub limit: u64,
     pub cursor: Option<String>,
 }
@@ -427,14 +487,39 @@ pub struct Coordination {
     pub presence_ttl_s: u64,
     pub sessions: Vec<Session>,
     pub work: Vec<Work>,
+    /// There are more sessions than have been told so far.
+    #[serde(default)]
+    pub more_sessions: bool,
+    /// There is more work than has been told so far.
+    #[serde(default)]
+    pub more_work: bool,
     pub next_cursor: Option<String>,
 }
 
-/// Where a page begins: among the sessions, or among the work behind them.
+/// Where a page begins in both of its lists; nothing for one that has been told to its end.
 #[derive(Serialize, Deserialize)]
-enum Place {
-    Sessions(Vec<u8>),
-    Work(Option<String>),
+struct Place {
+    sessions: Option<Vec<u8>>,
+    work: Option<WorkFrom>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum WorkFrom {
+    Start,
+    Cursor(String),
+}
+
+/// What a page tells of a list, what that takes, and where the list goes on.
+struct Part<T, N> {
+    rows: Vec<T>,
+    bytes: usize,
+    next: Option<N>,
+}
+
+impl<T, N> Part<T, N> {
+    fn none() -> Self {
+        Self { rows: Vec::new(), bytes: 0, next: None }
+    }
 }
 
 impl CoordStatus {
@@ -452,73 +537,95 @@ impl CoordStatus {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let floor = Floor::new(view, at)?;
-        let mut found = Coordination {
+        let budget = REPLY_BYTES_DEFAULT - 2 * REPLY_WRAPPER_BYTES;
+        let work_within = |bytes: usize| match &place.work {
+            Some(from) => self.work(from, limit, bytes, view, at),
+            None => Ok(Ok(Part::none())),
+        };
+        let mut work = match work_within(budget / 2)? {
+            Ok(work) => work,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let sessions = match &place.sessions {
+            Some(from) => self.sessions(&floor, from, limit, budget.saturating_sub(work.bytes))?,
+            None => Part::none(),
+        };
+        let left = budget.saturating_sub(sessions.bytes);
+        if work.next.is_some() && left > budget / 2 {
+            work = match work_within(left)? {
+                Ok(work) => work,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+        }
+        let (more_sessions, more_work) = (sessions.next.is_some(), work.next.is_some());
+        let next = Place { sessions: sessions.next, work: work.next };
+        Ok(Ok(Coordination {
             now: at.wall,
             presence_ttl_s: floor.window_ms / 1_000,
-            sessions: Vec::new(),
-            work: Vec::new(),
-            next_cursor: None,
-        };
-        let mut left = REPLY_BYTES_DEFAULT - 2 * REPLY_WRAPPER_BYTES;
-        let work_from = match place {
-            Place::Work(cursor) => cursor,
-            Place::Sessions(from) => {
-                let order = kind_prefix(&at.caller.tenant, Kind::Intent);
-                let first = order.clone().raw(&from);
-                // All of them are read, at most twice as many as may be live: most that are not live are shown in no page.
-                let rows =
-                    view.scan_bytes(Table::Records, first.as_bytes(), &order.after_prefix(), Direction::Ascending, COORD_INTENTS_MAX * 2)?;
-                for (key, bytes) in rows {
-                    let intent: Intent = codec::decode(&bytes).map_err(|error| StorageError::new("announcement", error))?;
-                    if self.project_id.as_ref().is_some_and(|project| intent.project_id != *project) {
-                        continue;
-                    }
-                    let Some(session) = floor.session(intent)? else { continue };
-                    let bytes = session.reply_bytes();
-                    let is_full = found.sessions.len() == limit || bytes > left && !found.sessions.is_empty();
-                    if is_full {
-                        let next = Place::Sessions(key[order.as_bytes().len()..].to_vec());
-                        found.next_cursor = Some(cursors.seal(&codec::encode(&next)));
-                        return Ok(Ok(found));
-                    }
-                    left = left.saturating_sub(bytes);
-                    found.sessions.push(session);
-                }
-                None
+            sessions: sessions.rows,
+            work: work.rows,
+            more_sessions,
+            more_work,
+            next_cursor: (more_sessions || more_work).then(|| cursors.seal(&codec::encode(&next))),
+        }))
+    }
+
+    fn sessions<R: Read>(
+        &self,
+        floor: &Floor<R>,
+        from: &[u8],
+        limit: usize,
+        budget: usize,
+    ) -> Result<Part<Session, Vec<u8>>, StorageError> {
+        let mut part = Part::none();
+        let order = kind_prefix(&floor.at.caller.tenant, Kind::Intent);
+        let first = order.clone().raw(from);
+        // All of them are read, at most twice as many as may be live: most that are not live are shown in no page.
+        let end = order.after_prefix();
+        let rows = floor.view.scan_bytes(Table::Records, first.as_bytes(), &end, Direction::Ascending, COORD_INTENTS_MAX * 2)?;
+        for (key, bytes) in rows {
+            let intent: Intent = codec::decode(&bytes).map_err(|error| StorageError::new("announcement", error))?;
+            if self.project_id.as_ref().is_some_and(|project| intent.project_id != *project) {
+                continue;
             }
-        };
-        let rest = limit - found.sessions.len();
+            let Some(session) = floor.session(intent)? else { continue };
+            let bytes = session.reply_bytes();
+            // The first one of a page always fits, unless an item of work has filled it.
+            if part.rows.len() == limit || part.bytes + bytes > budget && (budget == 0 || !part.rows.is_empty()) {
+                part.next = Some(key[order.as_bytes().len()..].to_vec());
+                break;
+            }
+            part.bytes += bytes;
+            part.rows.push(session);
+        }
+        Ok(part)
+    }
+
+    fn work(&self, from: &WorkFrom, limit: usize, budget: usize, view: &impl Read, at: &ReadStamp) -> Applied<Part<Work, WorkFrom>> {
         let list = ListWork {
-            project_id: self.project_id,
+            project_id: self.project_id.clone(),
             state: Some(State::InProgress),
             pending_approval: false,
             tenant_id: None,
             assignee_passport: None,
             ready: false,
-            limit: rest.max(1) as u64,
-            cursor: work_from,
+            limit: limit as u64,
+            reply_bytes: Some(budget as u64),
+            cursor: match from {
+                WorkFrom::Start => None,
+                WorkFrom::Cursor(cursor) => Some(cursor.clone()),
+            },
         };
-        let resume = list.cursor.clone();
-        let page = match list.run(view, at)? {
-            Ok(page) => page,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        // The sessions of the same page may leave too little for the work, which then begins on the next one.
-        let is_too_much = rest == 0 || page.work.iter().map(Work::reply_bytes).sum::<usize>() > left;
-        let next = match !found.sessions.is_empty() && is_too_much && !page.work.is_empty() {
-            true => Some(resume),
-            false => {
-                found.work = page.work;
-                page.next_cursor.map(Some)
-            }
-        };
-        found.next_cursor = next.map(|cursor| cursors.seal(&codec::encode(&Place::Work(cursor))));
-        Ok(Ok(found))
+        Ok(list.run(view, at)?.map(|page| Part {
+            bytes: page.work.iter().map(Work::reply_bytes).sum(),
+            rows: page.work,
+            next: page.next_cursor.map(WorkFrom::Cursor),
+        }))
     }
 
     fn place(&self, cursors: &Cursors) -> Result<Place, Refusal> {
         match cursors.open_from(self.cursor.as_deref())? {
-            None => Ok(Place::Sessions(Vec::new())),
+            None => Ok(Place { sessions: Some(Vec::new()), work: Some(WorkFrom::Start) }),
             Some(position) => codec::decode(&position).map_err(|_| Refusal::invalid("cursor", "is damaged")),
         }
     }

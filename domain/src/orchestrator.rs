@@ -249,6 +249,14 @@ fn open(view: &impl Read, at: &Stamp, id: &str) -> Applied<Orchestrator> {
     })
 }
 
+/// Refuses a lead that is nobody of the team.
+fn refuse_lead(view: &impl Read, at: &Stamp, lead: Option<&str>) -> Result<Option<Refusal>, StorageError> {
+    match lead {
+        Some(name) => work::refuse_assignee(view, &at.caller, name, work::DEFAULT_PROJECT),
+        None => Ok(None),
+    }
+}
+
 // ------------------------------------------------------------------ create_orchestrator
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -271,6 +279,9 @@ impl CreateOrchestrator {
             .or_else(|| check_name("name", &self.name))
             .or_else(|| self.assignee_passport.as_deref().and_then(|name| check_name("assignee_passport", name)));
         if let Some(refusal) = refusal {
+            return Ok(Err(refusal));
+        }
+        if let Some(refusal) = refuse_lead(tx, at, self.assignee_passport.as_deref())? {
             return Ok(Err(refusal));
         }
         let orchestrator = Orchestrator {
@@ -318,6 +329,10 @@ impl UpdateOrchestrator {
             Ok(before) => before,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        let lead = assignee_passport.as_deref().filter(|lead| before.assignee.as_deref() != Some(lead));
+        if let Some(refusal) = refuse_lead(tx, at, lead)? {
+            return Ok(Err(refusal));
+        }
         let mut next = before.clone();
         next.name = name.unwrap_or(next.name);
         next.assignee = assignee_passport.or(next.assignee);

@@ -81,6 +81,7 @@ queries! {
     GetWork(work::GetWork) -> work::WorkView,
     StatusFeed(work::StatusFeed) -> work::Feed,
     CoordStatus(coord::CoordStatus) -> coord::Coordination,
+    RepeatAnnounce(coord::RepeatAnnounce) -> Option<coord::Announced>,
     GetEntity(graph::GetEntity) -> Option<graph::Entity>,
     ListEntitiesOfKind(graph::ListEntitiesOfKind) -> graph::Entities,
     EntityHistory(graph::EntityHistory) -> graph::EntityVersions,

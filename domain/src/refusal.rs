@@ -98,6 +98,9 @@ pub enum Refusal {
     /// While versions are mixed, what not every member can apply is not proposed.
     #[error("{what} needs feature level {needs}, and the cluster is at {level}")]
     TooNew { what: String, needs: u64, level: u64 },
+    /// It is not to begin before others: those of them that are open, or the first of many.
+    #[error("work `{work}` waits for {n} that {word} not finished: {open}", work = shown(work), word = if *count == 1 { "is" } else { "are" }, n = if *count == 1 { "one item".into() } else { format!("{count} items") }, open = listed(open, *count))]
+    Unready { work: String, open: Vec<String>, count: u64 },
 }
 
 /// A text that a caller chose, as it may stand in a message: not too long, and without control characters.
@@ -108,6 +111,15 @@ pub fn shown(text: &str) -> String {
         shown.push('…');
     }
     shown
+}
+
+/// Some ids of so many.
+fn listed(ids: &[String], count: u64) -> String {
+    let mut told: Vec<String> = ids.iter().map(|id| format!("`{}`", shown(id))).collect();
+    if let Some(more) = count.checked_sub(ids.len() as u64).filter(|more| *more > 0) {
+        told.push(format!("and {more} more"));
+    }
+    told.join(", ")
 }
 
 /// A circle of waits as a sentence's end; the middle of a long one is left to the data.
@@ -168,6 +180,7 @@ impl Refusal {
             Refusal::Spent { .. } => "SPENT",
             Refusal::OutOfSpace { .. } => "OUT_OF_SPACE",
             Refusal::TooNew { .. } => "FEATURE_LEVEL",
+            Refusal::Unready { .. } => "UNREADY",
         }
     }
 
@@ -175,6 +188,8 @@ impl Refusal {
     pub fn retryable(&self) -> bool {
         match self {
             Refusal::Held { .. } | Refusal::Deadlock { .. } | Refusal::Full { .. } | Refusal::OutOfSpace { .. } => true,
+            // Once the others are finished.
+            Refusal::Unready { .. } => true,
             Refusal::Invalid { .. }
             | Refusal::TooLong { .. }
             | Refusal::NotFound { .. }
@@ -235,6 +250,11 @@ impl Refusal {
             Refusal::Spent { .. } => "Ask for a new one.".into(),
             Refusal::TooNew { .. } => {
                 "An operator ends the upgrade with `quorate upgrade finalise` once all nodes run the new version.".into()
+            }
+            Refusal::Unready { .. } => {
+                "Finish those first, or put them into the archive; `list_work` with `ready` shows what can begin. If it need not wait, \
+                 move it with a `depends_on` that leaves them out."
+                    .into()
             }
             Refusal::OutOfSpace { .. } => {
                 "Reads, deletes, renewals and releases go on; for anything else wait until an operator has made room, and \

@@ -5,6 +5,7 @@
 //! * Only the system adds: a caller can't change what it is said to have used.
 //! * One addition is of one tenant. Callers without a passport are counted under [`ANONYMOUS`] of no tenant.
 //! * What is said of a passport beyond its budget is judged here, by all gateways' counts; they act on it (see [`budget`]).
+//! * Who called is there: an addition moves the presence of its passports (see [`crate::coord`]), in no entry of its own.
 
 mod budget;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 pub use self::budget::{Beyond, Budget, BudgetView, Budgets, DeleteBudget, ListBudgets, Over, PutBudget, Standing};
+use crate::coord;
 use crate::event;
 use crate::identity::{check_name, check_name_start};
 use crate::key::Key;
@@ -116,6 +118,9 @@ impl AddUsage {
             let before = budget::standing(tx, &account)?;
             account.used.add(used);
             tx.put(&account);
+            if self.tenant != CLUSTER {
+                coord::seen(tx, at, &self.tenant, &passport);
+            }
             let Some(now) = budget::standing(tx, &account)?.filter(Standing::is_over) else { continue };
             if !before.is_some_and(|before| before.is_over()) {
                 let about = json!({ "tokens": now.tokens, "used": now.used, "beyond": now.beyond });

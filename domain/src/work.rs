@@ -1,11 +1,13 @@
 //! Work: what a team has to do, who does it, and where it stands.
 //!
-//! Any state may follow any other. Invariants:
+//! Any state may follow any other, but for work that waits for other work. Invariants:
 //! * Creator, mover and author are the authenticated caller; a name in the arguments is a claim that has to be the same.
 //! * An item stands in each order that it belongs to, and in no other: all, its state, its assignee, and both.
 //! * Why an item is blocked goes with the state: it is there only while the item is in it.
 //! * A caller with a work gate moves nothing. Its move waits as an approval, and the decision and the move are one entry.
 //! * What an item depends on, and how much of that is unfinished, change in the entries of the moves (see [`depend`]).
+//! * Nothing begins while something that it depends on is unfinished.
+//! * Whoever is named to do it has a passport of the tenant that is in force, and works in the project.
 //! * An approved move happens only to an item that still is where it was when the move was asked for.
 //!
 //! Decisions: lists are in order of creation, newest first, so that a move never carries an item past a reader's cursor. An item
@@ -24,20 +26,21 @@ use serde_json::json;
 use crate::approval::{self, Approval, ApprovalStatus, RequestApproval, RiskTier};
 use crate::coord;
 use crate::event;
-use crate::identity::{check_name, check_self, check_tenant, check_text, is_gated};
+use crate::execplan::PLAN;
+use crate::identity::{Passport, check_name, check_self, check_tenant, check_text, is_gated};
 use crate::key::Key;
 use crate::limit::{WORK_BODY_BYTES_MAX, WORK_JSON_BYTES_MAX, WORK_TITLE_BYTES_MAX};
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
-use crate::refusal::{Applied, Refusal};
+use crate::refusal::{self, Applied, Refusal};
 use crate::stamp::{Principal, Revision, Stamp, UnixMs};
 use crate::tx::{Read, StorageError, Tx};
 
 pub(crate) use board::page;
-pub use board::{GetWork, ListWork, WorkList, WorkView};
+pub use board::{GetWork, ListWork, ROWS_BYTES_DEFAULT, ROWS_BYTES_MAX, WorkList, WorkView};
 pub use feed::{Feed, FeedEvent, StatusFeed, Verb};
-use project::check_member;
 pub(crate) use project::check_project;
 pub use project::{DEFAULT_PROJECT, GetProject, ListProjects, Member, Project, ProjectContext, Projects, PutProject};
+use project::{check_member, is_member};
 
 /// Where an item stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,9 +122,6 @@ pub struct Work {
     pub depends_on: Vec<String>,
     #[serde(default)]
     pub open_dependencies: u64,
-    /// Of an item in the archive: it was complete or deployed before.
-    #[serde(default)]
-    pub was_finished: bool,
 }
 
 impl Record for Work {
@@ -135,9 +135,19 @@ impl Record for Work {
 }
 
 impl Work {
-    /// What it takes of a reply, at the most: the names around its values are other ones there, and no longer by more.
-    pub(crate) fn reply_bytes(&self) -> usize {
-        serde_json::to_string(self).map_or(0, |json| json.len()) + ROW_NAMES_BYTES
+    /// What it takes of a reply, at the most.
+    pub fn reply_bytes(&self) -> usize {
+        let mut texts = vec![&self.id, &self.project_id, &self.title, &self.assignee, &self.tenant, &self.created_by];
+        texts.extend([&self.body, &self.linked_pr, &self.linked_issue, &self.orchestrator_id].into_iter().flatten());
+        texts.extend(&self.depends_on);
+        texts.extend(self.blocker.as_ref().map(|blocker| &blocker.reason));
+        // A comma each; the names that stand only where there is something to name.
+        let texts_bytes = texts.iter().map(|text| json_bytes(text) + 1).sum::<usize>();
+        let optional = [self.linked_pr.is_some(), self.linked_issue.is_some(), self.orchestrator_id.is_some()];
+        let named = optional.iter().filter(|is_there| **is_there).count() * OPTIONAL_NAME_BYTES;
+        let blocker = self.blocker.as_ref().map_or(0, |_| BLOCKER_NAMES_BYTES);
+        let depends = if self.depends_on.is_empty() { 0 } else { DEPENDS_NAMES_BYTES };
+        texts_bytes + ROW_NAMES_BYTES + named + blocker + depends
     }
 
     /// Refuses an item that would fill a reply by itself.
@@ -147,7 +157,51 @@ impl Work {
     }
 }
 
-const ROW_NAMES_BYTES: usize = 160;
+/// The names that each row of a reply has, its numbers and its state.
+const ROW_NAMES_BYTES: usize = 230;
+const OPTIONAL_NAME_BYTES: usize = 20;
+const BLOCKER_NAMES_BYTES: usize = 54;
+const DEPENDS_NAMES_BYTES: usize = 44;
+
+fn json_bytes(text: &str) -> usize {
+    serde_json::to_string(text).map_or(0, |json| json.len())
+}
+
+/// Why there is no such item to do something to. Plans are told with the work, and look like it.
+fn missing(field: &str, id: &str) -> Refusal {
+    if id.starts_with(PLAN) {
+        let problem = "names a plan, which is a file and moves by its own status line and milestones: edit the file, or tell how a milestone \
+                       ended with `execplan_gate`; what is done here needs an item of `create_work`";
+        return Refusal::invalid(field, problem);
+    }
+    Refusal::not_found("work", id)
+}
+
+/// Refuses who can't do an item of a project: a name that nobody has, a revoked passport, one that does not work there.
+pub(crate) fn refuse_assignee(view: &impl Read, caller: &Principal, name: &str, project_id: &str) -> Result<Option<Refusal>, StorageError> {
+    let bad = |problem: String| Ok(Some(Refusal::invalid("assignee_passport", problem)));
+    if name == caller.passport {
+        return Ok(None);
+    }
+    let found: Option<Passport> = view.get(&caller.tenant, &Key::new().text(name))?;
+    let Some(Passport { tenant, name, tier, scopes, revoked_at, .. }) = found else {
+        return bad(format!(
+            "is `{}`, and nobody of your team has that passport; `get_project_context` lists who there is",
+            refusal::shown(name)
+        ));
+    };
+    if revoked_at.is_some() {
+        return bad(format!("is `{}`, whose passport is revoked; `get_project_context` lists who there is", refusal::shown(&name)));
+    }
+    let assignee = Principal { tenant, passport: name, tier, scopes };
+    if !is_member(view, &assignee, project_id)? {
+        return bad(format!(
+            "is `{}`, who does not work in the project; `get_project_context` lists who does, and an operator can let more in",
+            refusal::shown(&assignee.passport)
+        ));
+    }
+    Ok(None)
+}
 
 pub(crate) fn work(view: &impl Read, tenant: &str, id: &str) -> Result<Option<Work>, StorageError> {
     view.get(tenant, &Key::new().text(id))
@@ -188,6 +242,11 @@ impl CreateWork {
         } {
             return Ok(Err(refusal));
         }
+        if let Some(name) = &self.assignee_passport
+            && let Some(refusal) = refuse_assignee(tx, &at.caller, name, &self.project_id)?
+        {
+            return Ok(Err(refusal));
+        }
         let default_assignee = project::project(tx, &at.caller.tenant, &self.project_id)?.and_then(|project| project.default_passport_id);
         let Principal { tenant, passport, .. } = &at.caller;
         let state = self.state.unwrap_or(State::Planned);
@@ -216,7 +275,6 @@ impl CreateWork {
             orchestrator_id: None,
             depends_on: Vec::new(),
             open_dependencies: 0,
-            was_finished: false,
         };
         if let Some(refusal) = work.check_size("body") {
             return Ok(Err(refusal));
@@ -226,6 +284,9 @@ impl CreateWork {
             Ok(work) => work,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        if let Some(refusal) = depend::refuse_begun(tx, &work)? {
+            return Ok(Err(refusal));
+        }
         list(tx, &work);
         coord::touch(tx, at);
         tell(tx, at, &work, "work.created")?;
@@ -337,12 +398,18 @@ impl MoveWork {
             return Ok(Err(refusal));
         }
         let Some(mut work) = work(tx, &at.caller.tenant, &work_id)? else {
-            return Ok(Err(Refusal::not_found("work", work_id)));
+            return Ok(Err(missing("work_id", &work_id)));
         };
         if let Some(refusal) = check_member(tx, &at.caller, &work.project_id)? {
             return Ok(Err(refusal));
         }
         if let Some(refusal) = expected_state.and_then(|expected| has_moved(&work, expected)) {
+            return Ok(Err(refusal));
+        }
+        let assignee_passport = assignee_passport.filter(|assignee| *assignee != work.assignee);
+        if let Some(name) = &assignee_passport
+            && let Some(refusal) = refuse_assignee(tx, &at.caller, name, &work.project_id)?
+        {
             return Ok(Err(refusal));
         }
         coord::touch(tx, at);
@@ -353,7 +420,10 @@ impl MoveWork {
                 Err(refusal) => return Ok(Err(refusal)),
             };
         }
-        if let Some(assignee) = assignee_passport.filter(|assignee| *assignee != work.assignee) {
+        if let Some(refusal) = depend::refuse_begin(tx, &work, to)? {
+            return Ok(Err(refusal));
+        }
+        if let Some(assignee) = assignee_passport {
             unlist(tx, &work);
             work = Work { assignee, updated_at: at.wall, ..work };
             list(tx, &work);
@@ -399,7 +469,7 @@ fn has_moved(work: &Work, expected: State) -> Option<Refusal> {
 fn make_move(tx: &mut impl Tx, at: &Stamp, work: Work, to: State, blocker: Option<Blocker>, by: &str) -> Result<Work, StorageError> {
     unlist(tx, &work);
     let (from, was_finished) = (work.state, work.is_finished());
-    let work = Work { state: to, blocker, updated_at: at.wall, was_finished: was_finished && to == State::Archive, ..work };
+    let work = Work { state: to, blocker, updated_at: at.wall, ..work };
     list(tx, &work);
     tx.put(&work);
     depend::moved(tx, at, &work, was_finished)?;
@@ -455,7 +525,11 @@ fn queued(approval: &Approval, asked: &QueuedMove) -> Queued {
 
 /// Why a waiting move can't be approved any more.
 pub(crate) fn refuse_approval(view: &impl Read, tenant: &str, asked: &QueuedMove) -> Result<Option<Refusal>, StorageError> {
-    Ok(has_moved(&indexed(view, tenant, asked.work_id.as_bytes())?, asked.from))
+    let work = indexed(view, tenant, asked.work_id.as_bytes())?;
+    match has_moved(&work, asked.from) {
+        Some(refusal) => Ok(Some(refusal)),
+        None => depend::refuse_begin(view, &work, asked.to),
+    }
 }
 
 /// Does what became of a waiting move. `n` tells apart those that one entry ends.
@@ -521,7 +595,7 @@ impl CommentOnWork {
             return Ok(Err(refusal));
         }
         let Some(work) = work(tx, &at.caller.tenant, &self.work_id)? else {
-            return Ok(Err(Refusal::not_found("work", self.work_id)));
+            return Ok(Err(missing("work_id", &self.work_id)));
         };
         if let Some(refusal) = check_member(tx, &at.caller, &work.project_id)? {
             return Ok(Err(refusal));

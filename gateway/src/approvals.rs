@@ -313,7 +313,7 @@ pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
         "properties": {
             "risk_tier": risk,
             "requester_tier_min": tier,
-            "action_prefix": { "type": "string", "description": "The action's summary begins so." },
+            "action_prefix": { "type": "string", "description": "The action's summary begins with these words: whole ones, in large or small letters." },
             "approve": { "type": "boolean", "description": "Let it pass without a person; for low and medium risk only." },
             "approvals": { "type": "integer", "minimum": 1, "maximum": 2, "description": "Different people who have to say yes." },
             "decider_tier_min": tier,

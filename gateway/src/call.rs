@@ -266,7 +266,7 @@ impl CallError {
                 Refusal::NotFound { .. } => 404,
                 Refusal::Deadlock { .. } => 409,
                 Refusal::Held { .. } | Refusal::StaleToken { .. } | Refusal::AlreadyDecided { .. } | Refusal::RequestTooOld { .. } => 409,
-                Refusal::AlreadyPending { .. } => 409,
+                Refusal::AlreadyPending { .. } | Refusal::Unready { .. } => 409,
                 Refusal::Denied { .. } | Refusal::Revoked { .. } | Refusal::Protected { .. } | Refusal::Foreign { .. } => 403,
                 Refusal::Expired { .. } | Refusal::Spent { .. } => 410,
                 Refusal::Changed { .. } => 412,

@@ -243,6 +243,9 @@ pub async fn caller(app: &Arc<App>, headers: &HeaderMap, deadline: Instant) -> R
         Credential::Malformed => None,
         Credential::Bearer(token) => app.tokens.resolve(&app.cluster, &token, deadline).await.map_err(NoCaller::Failed)?,
     };
+    if let Some(caller) = &token {
+        app.services.meter.saw(caller);
+    }
     token.map(Some).ok_or(NoCaller::BadToken)
 }
 

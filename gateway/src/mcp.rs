@@ -324,7 +324,10 @@ async fn identify(
         Credential::None => Ok(listing.anonymous.clone()),
         Credential::Malformed => refused("the `Authorization` header is no bearer token"),
         Credential::Bearer(token) => match app.tokens.resolve(&app.cluster, &token, deadline).await {
-            Ok(Some(principal)) => Ok(Some(principal)),
+            Ok(Some(principal)) => {
+                app.services.meter.saw(&principal);
+                Ok(Some(principal))
+            }
             Ok(None) => refused("the token is unknown, expired or revoked; ask an operator for a new one"),
             Err(error) => {
                 let refused =

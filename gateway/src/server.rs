@@ -472,6 +472,7 @@ fn guarded_routes() -> Routes<Arc<App>> {
         .route("/v1/kinds/{kind}", AnyScope(&[kinds::SCOPE]), put(put_kind))
         .route("/v1/projects", PROJECTS, post(create_project).fallback(only_post))
         .route("/v1/projects/{id}", PROJECTS, patch(change_project))
+        .route("/v1/passports/{passport}/work-gate", AnyScope(&[projects::GATING]), get(work_gate).put(set_work_gate))
         .route("/v1/punchcards", CARDS, get(list_cards))
         .route("/v1/punchcards/waiters", CARDS, get(card_waiters))
         .route("/v1/punchcards/renew", AnyScope(&[PunchIn::SCOPE]), post(renew_cards).fallback(only_post))
@@ -670,6 +671,14 @@ async fn delete_webhook(State(app): State<Arc<App>>, Path(id): Path<String>, req
 
 async fn list_notices(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     approvals::notices(&app, request).await
+}
+
+async fn work_gate(State(app): State<Arc<App>>, Path(passport): Path<String>, request: Request) -> Response<Body> {
+    projects::gate(&app, passport, request).await
+}
+
+async fn set_work_gate(State(app): State<Arc<App>>, Path(passport): Path<String>, request: Request) -> Response<Body> {
+    projects::set_gate(&app, passport, request).await
 }
 
 async fn list_budgets(State(app): State<Arc<App>>, request: Request) -> Response<Body> {

@@ -1,4 +1,4 @@
-//! What callers use in tokens: counted here as calls are served, and handed to the cluster every few seconds.
+//! What callers use in tokens, and that they are there: counted here as calls are served, and handed to the cluster every few seconds.
 //!
 //! A gateway that dies loses what it counted since the last time, a few seconds of calls. What the cluster may or may not have
 //! taken is repeated under the same request id, so that it counts once.
@@ -63,6 +63,11 @@ impl Meter {
                 waiting.entry(caller.tenant.clone()).or_default().insert(caller.passport.clone(), used);
             }
         }
+    }
+
+    /// Notes that a caller is there, whatever it asks for and however it is answered.
+    pub fn saw(&self, caller: &Principal) {
+        self.count(Some(caller), Used::default());
     }
 
     /// The budget that a caller is beyond. Operators are warned and never stopped: they have to set it right.

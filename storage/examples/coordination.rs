@@ -144,6 +144,7 @@ fn main() {
         assignee_passport: None,
         ready: false,
         limit: 50,
+        reply_bytes: None,
         cursor: None,
     };
     replica.measure("list_work", |_| list.clone());

@@ -256,6 +256,50 @@ class Shell(unittest.TestCase):
         wrong = self.run_as("agent-b", "work", "move", item, "finished")
         self.assertEqual((wrong.returncode, "complete" in wrong.stderr), (2, True), wrong.stderr)
 
+    def test_a_claim_of_what_waits_for_other_work_says_what_that_is(self):
+        first = self.json("agent-a", "work", "add", unique("the grammar"))["id"]
+        second = self.json("agent-a", "work", "add", unique("the parser"), "--depends-on", first)["id"]
+        said = self.json("agent-b", "work", "claim", second, code=1)
+        self.assertEqual((said["code"], said["retryable"], said["wrote"]), ("UNREADY", True, "no"))
+        self.assertIn(f"`{first}`", said["error"])
+        self.json("agent-a", "work", "move", first, "archive")
+        self.assertEqual(self.json("agent-b", "work", "claim", second)["work"]["state"], "in_progress")
+        unknown = self.json("agent-a", "work", "add", unique("x"), "--assignee-passport", "nobody", code=1)
+        self.assertIn("get_project_context", unknown["error"])
+
+    def test_a_gated_passport_s_move_waits_for_a_person_and_happens_once(self):
+        item = self.json("agent-b", "work", "add", unique("rotate the keys"))["id"]
+        self.json("agent-a", "work", "gate", "agent-b", "on", code=1)
+        self.assertIn("wait for a person", self.done("operator", "work", "gate", "agent-b", "on"))
+        try:
+            said = self.done("agent-b", "work", "claim", item)
+            self.assertIn("not moved yet", said)
+            queued = self.json("agent-b", "work", "claim", item)["queued"]
+            self.assertIn(f"{queued['action_id']}", said, "asked again, it is the same move")
+            shown = self.json("agent-a", "work", "show", item)["work"][0]
+            self.assertEqual(shown["state"], "planned")
+            self.json("agent-b", "inbox", "decide", queued["action_id"], "approve", code=1)
+            self.assertIn(queued["action_id"], [row["request_id"] for row in self.json("operator", "inbox")["yours"]])
+            self.json("operator", "inbox", "decide", queued["action_id"], "approve")
+            self.assertEqual(self.json("operator", "inbox", "decide", queued["action_id"], "approve", code=1)["code"], "ALREADY_DECIDED")
+            self.assertEqual(self.json("agent-a", "work", "show", item)["work"][0]["state"], "in_progress")
+            verbs = [event["verb"] for event in self.tool("agent-a", "status_feed", work_id=item)["events"]]
+            self.assertEqual(verbs, ["HUMAN_HOLD", "CLAIMED"])
+        finally:
+            self.assertEqual(self.json("operator", "work", "gate", "agent-b", "off")["agent_work_gate"], False)
+        self.assertEqual(self.json("agent-b", "work", "done", item)["work"]["state"], "complete")
+
+    def test_any_call_shows_that_its_caller_is_there(self):
+        session = uuid.uuid4().hex
+        self.tool("agent-a", "coord_announce", session_id=session, project_id="p_default")
+
+        def seen():
+            return next(row["last_seen_at_unix_ms"] for row in self.json("agent-b", "session", "live")["active_sessions"]
+                        if row["session_id_hex"] == session)
+        before = seen()
+        self.done("agent-a", "fact", "list")
+        until(lambda: seen() > before, 30, "agent-a was seen later")
+
     def test_the_inbox_holds_what_its_owner_may_decide_and_decides_it(self):
         asked = self.tool("agent-a", "approval_request", action_summary=unique("drop the table"), risk_tier="high", scope="default",
                           token_budget=500)["request_id"]

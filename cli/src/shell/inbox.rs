@@ -97,7 +97,8 @@ fn may_decide(me: &Value, approval: &Value) -> bool {
     let has_voted = |votes: &Value| votes.as_array().is_some_and(|votes| votes.iter().any(|vote| vote["passport"] == *passport));
     let scopes = me["capabilities"].as_array().into_iter().flatten().filter_map(Value::as_str).map(String::from).collect();
     let caller = quorate_domain::Principal { tier: tier(&me["tier"]).unwrap_or(Tier::Unverified), scopes, ..identity::system() };
-    let is_trusted = caller.tier >= Tier::Elite || caller.may("approvals:decide");
+    let least = if approval["risk_tier"] == "high" { Tier::Operator } else { Tier::Elite };
+    let is_trusted = caller.tier >= least || caller.may("approvals:decide");
     is_trusted
         && approval["requested_by"] != *passport
         && !has_voted(&approval["approved_so_far"])
@@ -113,7 +114,7 @@ mod tests {
         let me = |tier: &str, scopes: &[&str]| json!({ "passport_id": "olga", "tier": tier, "capabilities": scopes });
         let asked = |by: &str, votes: &[&str], least: Option<&str>| {
             let votes: Vec<Value> = votes.iter().map(|passport| json!({ "passport": passport })).collect();
-            json!({ "requested_by": by, "approved_so_far": votes, "decider_tier_min": least })
+            json!({ "requested_by": by, "risk_tier": "medium", "approved_so_far": votes, "decider_tier_min": least })
         };
         let operator = me("operator", &[]);
         assert!(may_decide(&operator, &asked("jon", &[], None)));
@@ -121,6 +122,10 @@ mod tests {
         assert!(!may_decide(&operator, &asked("jon", &["olga"], None)), "the second vote is another person's");
         assert!(may_decide(&operator, &asked("jon", &["mara"], Some("operator"))));
         assert!(!may_decide(&me("elite", &[]), &asked("jon", &[], Some("operator"))));
+        assert!(may_decide(&me("elite", &[]), &asked("jon", &[], None)));
+        let high = json!({ "requested_by": "jon", "risk_tier": "high" });
+        assert!(!may_decide(&me("elite", &[]), &high), "high risk is an operator's");
+        assert!(may_decide(&operator, &high) && may_decide(&me("verified", &["approvals:decide"]), &high));
         assert!(!may_decide(&me("verified", &["crux-mcp.*"]), &asked("jon", &[], None)));
         assert!(may_decide(&me("verified", &["approvals:decide"]), &asked("jon", &[], None)));
     }

@@ -119,7 +119,7 @@ impl Ask for Live {
             let told = ["note", "execplan_slug", "milestone", "deploy_target"].map(|name| intent[name].as_str());
             session["does"] = told.into_iter().flatten().collect::<Vec<_>>().join("; ").into();
         }
-        page.table(&SESSIONS, &sessions, "no session is live");
+        page.table(&SESSIONS, &sessions, if self.cursor.is_some() { "no more sessions are live" } else { "no session is live" });
         if facts["work_in_flight"].as_array().is_some_and(|work| !work.is_empty()) {
             page.line("");
             page.table(&WORK, &facts["work_in_flight"], "");
@@ -128,6 +128,7 @@ impl Ask for Live {
             page.line("");
             page.table(&WAITING, &facts["waiting"], "nobody waits");
         }
+        facts["note"].as_str().into_iter().for_each(|note| page.line(note));
         page.more(facts);
     }
 }

@@ -26,6 +26,8 @@ pub enum Work {
     Comment(Writing<Comment>),
     /// Say that an item is complete
     Done(Writing<Done>),
+    /// Have a passport's moves wait for a person, or not: an operator's act
+    Gate(Writing<Gate>),
     /// List the projects that items belong to
     Projects(Reading<Projects>),
 }
@@ -40,6 +42,7 @@ impl Work {
             Work::Claim(verb) => verb.run().await,
             Work::Comment(verb) => verb.run().await,
             Work::Done(verb) => verb.run().await,
+            Work::Gate(verb) => verb.run().await,
             Work::Projects(verb) => verb.run().await,
         }
     }
@@ -272,6 +275,27 @@ impl Ask for Comment {
 
     fn show(&self, facts: &Value, page: &mut Page) {
         page.fields(facts);
+    }
+}
+
+#[derive(Args)]
+pub struct Gate {
+    /// Whose moves
+    passport: String,
+    /// Whether they wait
+    #[arg(value_parser = ["on", "off"])]
+    gate: String,
+}
+
+impl Ask for Gate {
+    async fn ask(&self, gateway: &Gateway) -> Result<Answer, Failure> {
+        let asked = json!({ "agent_work_gate": self.gate == "on" });
+        gateway.put(&["v1", "passports", &self.passport, "work-gate"], &asked).await
+    }
+
+    fn show(&self, facts: &Value, page: &mut Page) {
+        let waits = if facts["agent_work_gate"] == true { "wait for a person (`quorate inbox`)" } else { "are made at once" };
+        page.line(&format!("moves of work by {} {waits}", self.passport));
     }
 }
 

@@ -43,7 +43,7 @@ pub struct PolicyRule {
     pub risk_tier: Option<RiskTier>,
     /// Who asks has at least this tier.
     pub requester_tier_min: Option<Tier>,
-    /// The action's summary begins so: `work:`, `deploy prod`.
+    /// The action's summary begins with these words: `work:`, `deploy prod` (see [`begins_with_words`]).
     pub action_prefix: Option<String>,
     /// Let it pass without a person. For low and medium risk only.
     pub approve: bool,
@@ -61,7 +61,7 @@ impl PolicyRule {
     fn fits(&self, risk: RiskTier, action: &str, by: &Principal) -> bool {
         self.risk_tier.is_none_or(|wanted| wanted == risk)
             && self.requester_tier_min.is_none_or(|least| by.tier >= least)
-            && self.action_prefix.as_deref().is_none_or(|start| action.starts_with(start))
+            && self.action_prefix.as_deref().is_none_or(|start| begins_with_words(action, start))
     }
 
     fn check(&self, n: usize) -> Option<Refusal> {
@@ -86,6 +86,16 @@ impl PolicyRule {
         }
         None
     }
+}
+
+/// Whether a text begins with the words of another: in any letters, large or small, with any space around and between them, and
+/// ending where a word ends. Words are of letters and digits, so `deploy` begins `Deploy prod` and `deploy-prod`, and not
+/// `deployment notes`. What ends in another sign, such as `work:`, ends a word itself.
+fn begins_with_words(text: &str, start: &str) -> bool {
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+    let (text, start) = (plain(text), plain(start));
+    let Some(rest) = text.strip_prefix(&start) else { return false };
+    !(start.ends_with(char::is_alphanumeric) && rest.starts_with(char::is_alphanumeric))
 }
 
 impl ApprovalPolicy {
@@ -160,4 +170,24 @@ pub(super) fn refuse_tier(approval: &Approval, caller: &Principal) -> Option<Ref
     let problem =
         format!("the policy wants a decider of the tier {} or above, and `{}` is {}", least.word(), caller.passport, caller.tier.word());
     Some(Refusal::Denied { problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::begins_with_words;
+
+    #[test]
+    fn a_prefix_of_actions_meets_whole_words_in_any_letters_with_any_space() {
+        for action in ["deploy prod", "Deploy  PROD", "  deploy\tprod eu", "deploy prod: v2", "deploy prod-eu"] {
+            assert!(begins_with_words(action, "deploy prod"), "{action}");
+            assert!(begins_with_words(action, " DEPLOY  prod "), "{action}");
+        }
+        for action in ["deploy", "deploy production", "redeploy prod", "deploy-prod", "deploy staging, then deploy prod", ""] {
+            assert!(!begins_with_words(action, "deploy prod"), "{action}");
+        }
+        assert!(begins_with_words("deploy-prod", "deploy") && begins_with_words("deploy_prod", "deploy"));
+        assert!(!begins_with_words("deployment-notes", "deploy") && !begins_with_words("deploy2", "deploy"));
+        assert!(begins_with_words("work:w_1:move:complete", "work:") && begins_with_words("work:w_1:move:complete", "work"));
+        assert!(begins_with_words("Überweisung an acme", "überweisung"));
+    }
 }

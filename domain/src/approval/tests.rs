@@ -133,12 +133,12 @@ fn only_a_reviewer_of_the_tenant_decides_and_claims_make_nobody_one() {
          0s elsa approve a1 tenant=other
          0s jon  get a1
          0s otto approve a1 tier=operator tenant=acme notes=seen
-         0s elsa reject a1
+         0s dana reject a1
          0s jon  get a1",
         expect![[r#"
             1 a1 pending
-            2 refused: deciding needs the tier elite or operator, or the scope `approvals:decide`, and `mara` is verified
-            3 refused: deciding needs the tier elite or operator, or the scope `approvals:decide`, and `jon` is verified
+            2 refused: deciding what is of high risk needs the tier operator, or the scope `approvals:decide`, and `mara` is verified
+            3 refused: deciding what is of high risk needs the tier operator, or the scope `approvals:decide`, and `jon` is verified
             4 refused: `reviewer_tier` is not that of the caller, `jon`, who is verified
             5 refused: `reviewer_tier` is not that of the caller, `jon`, who is verified
             6 refused: there is no approval `a1`
@@ -153,6 +153,32 @@ fn only_a_reviewer_of_the_tenant_decides_and_claims_make_nobody_one() {
             13 a1 approved by otto
             14 refused: approval `a1` was already approved
             - a1 approved by otto
+        "#]],
+    );
+}
+
+#[test]
+fn high_risk_is_an_operators_to_decide_and_other_risk_an_elite_reviewers_too() {
+    check(
+        "0s mara ask low
+         0s mara ask medium
+         0s mara ask high
+         1s elsa approve a1
+         1s elsa reject a2
+         1s elsa approve a3
+         1s elsa reject a3
+         1s jon  approve a1
+         1s dana approve a3",
+        expect![[r#"
+            1 a1 pending
+            2 a2 pending
+            3 a3 pending
+            4 a1 approved by elsa
+            5 a2 rejected by elsa
+            6 refused: deciding what is of high risk needs the tier operator, or the scope `approvals:decide`, and `elsa` is elite
+            7 refused: deciding what is of high risk needs the tier operator, or the scope `approvals:decide`, and `elsa` is elite
+            8 refused: deciding needs the tier elite or operator, or the scope `approvals:decide`, and `jon` is verified
+            9 a3 approved by dana
         "#]],
     );
 }
@@ -313,11 +339,11 @@ fn dual_control_needs_two_different_people_and_a_no_of_one() {
          1s jon  list pending
          2s otto approve a1
          2s mara approve a1
-         3s elsa approve a1
+         3s olga approve a1
          3s dana reject a1
          4s mara ask high
-         4s elsa approve a2
-         5s elsa reject a2
+         4s olga approve a2
+         5s olga reject a2
          6s mara ask high ttl=10s
          7s dana approve a3
          16s - tick
@@ -330,12 +356,12 @@ fn dual_control_needs_two_different_people_and_a_no_of_one() {
             - a1 pending
             - [a1 pending]
             4 refused: `otto` has approved this, and it needs two different people
-            5 refused: deciding needs the tier elite or operator, or the scope `approvals:decide`, and `mara` is verified
-            6 a1 approved by elsa
+            5 refused: deciding what is of high risk needs the tier operator, or the scope `approvals:decide`, and `mara` is verified
+            6 a1 approved by olga
             7 refused: approval `a1` was already approved
             8 a2 pending
             9 a2 pending
-            10 a2 rejected by elsa
+            10 a2 rejected by olga
             11 a3 pending
             12 a3 pending
             13 ticked
@@ -357,7 +383,7 @@ fn passports_that_were_split_from_one_another_are_one_person() {
          1s otto approve a1
          1s otto ask low
          1s olga approve a2
-         2s elsa approve a1",
+         2s dana approve a1",
         expect![[r#"
             1 olga has a passport
             2 flag: on
@@ -368,7 +394,7 @@ fn passports_that_were_split_from_one_another_are_one_person() {
             7 refused: `olga` has approved this, and it needs two different people
             8 a2 pending
             9 refused: `olga` and `otto`, who asked, were split from one passport, and nobody decides his own request
-            10 a1 approved by elsa
+            10 a1 approved by dana
         "#]],
     );
 }

@@ -6,9 +6,11 @@ use expect_test::{Expect, expect};
 
 use super::*;
 use crate::flag::SetFlag;
+use crate::identity;
 use crate::limit::REPLY_BYTES_MAX;
 use crate::punchcard::{PunchIn, PunchOut};
 use crate::transcript::{Line, World, person};
+use crate::usage::{AddUsage, Used};
 use crate::work::{CreateWork, DEFAULT_PROJECT};
 
 /// Each line is one entry of the log; `status` has no number.
@@ -218,7 +220,7 @@ fn an_announcement_is_checked_before_it_is_stored() {
              0s mara status limit=2
              0s mara create docs
              0s mara create tests
-             0s mara status limit=3
+             0s mara status limit=1
              0s mara status limit=5
              0s mara status project=p_9
              0s olga flag CORECRUXD_COORD_PRESENCE_TTL_SECS 59
@@ -248,8 +250,8 @@ fn an_announcement_is_checked_before_it_is_stored() {
             - [mara/01 bound 0 seen 0 until 900 [], mara/02 bound 0 seen 0 until 900 [] | mara/03 bound 0 seen 0 until 900 [], mara/04 bound 0 seen 0 until 900 [] | mara/05 bound 0 seen 0 until 900 []]
             17 docs
             18 tests
-            - [mara/01 bound 0 seen 0 until 900 [], mara/02 bound 0 seen 0 until 900 [], mara/03 bound 0 seen 0 until 900 [] | mara/04 bound 0 seen 0 until 900 [], mara/05 bound 0 seen 0 until 900 [], tests | docs]
-            - [mara/01 bound 0 seen 0 until 900 [], mara/02 bound 0 seen 0 until 900 [], mara/03 bound 0 seen 0 until 900 [], mara/04 bound 0 seen 0 until 900 [], mara/05 bound 0 seen 0 until 900 [] | tests, docs]
+            - [mara/01 bound 0 seen 0 until 900 [], tests | mara/02 bound 0 seen 0 until 900 [], docs | mara/03 bound 0 seen 0 until 900 [] | mara/04 bound 0 seen 0 until 900 [] | mara/05 bound 0 seen 0 until 900 []]
+            - [mara/01 bound 0 seen 0 until 900 [], mara/02 bound 0 seen 0 until 900 [], mara/03 bound 0 seen 0 until 900 [], mara/04 bound 0 seen 0 until 900 [], mara/05 bound 0 seen 0 until 900 [], tests, docs]
             - refused: there is no project `p_9`
             19 refused: `value` CORECRUXD_COORD_PRESENCE_TTL_SECS takes seconds from 60 to 86400, not `59`
             20 flag: 60
@@ -292,4 +294,101 @@ fn large_announcements_leave_a_reply_its_size() {
         }
     }
     assert_eq!(seen, 4);
+}
+
+fn announce(session: &str, paths: &[&str], ttl_seconds: u64) -> Announce {
+    Announce {
+        session_id: session.into(),
+        project_id: DEFAULT_PROJECT.into(),
+        by_passport: None,
+        execplan_slug: None,
+        milestone: None,
+        deploy_target: None,
+        paths: paths.iter().map(ToString::to_string).collect(),
+        note: None,
+        ttl_seconds: Some(ttl_seconds),
+    }
+}
+
+#[test]
+fn sessions_that_fill_a_page_leave_the_work_in_flight_its_half() {
+    let mut world = World::new();
+    let long: Vec<String> = (0..COORD_PATHS_MAX).map(|n| format!("{}/{n}", "d".repeat(60))).collect();
+    let long: Vec<&str> = long.iter().map(String::as_str).collect();
+    for session in ["01", "02", "03", "04", "05"] {
+        world.call("0s", person("mara"), None, announce(session, &long, 600)).unwrap();
+    }
+    for n in 0..40 {
+        play(&mut world, &Line::parse(&format!("0s mara create item-{n}"))).unwrap();
+    }
+    let (mut cursor, mut sessions, mut work, mut pages) = (None, Vec::new(), Vec::new(), 0);
+    loop {
+        let page = world.ask("0s", person("jon"), CoordStatus { project_id: None, limit: 50, cursor }).unwrap();
+        if pages == 0 {
+            assert!(page.sessions.len() == 1 && page.work.len() >= 10, "{} sessions and {} items", page.sessions.len(), page.work.len());
+            assert!(page.more_sessions && page.more_work);
+        }
+        let bytes: usize =
+            page.work.iter().map(Work::reply_bytes).sum::<usize>() + page.sessions.iter().map(Session::reply_bytes).sum::<usize>();
+        assert!(bytes <= REPLY_BYTES_DEFAULT, "{bytes}");
+        assert_eq!(page.next_cursor.is_some(), page.more_sessions || page.more_work);
+        sessions.extend(page.sessions.into_iter().map(|session| session.intent.session));
+        work.extend(page.work.into_iter().map(|work| work.title));
+        (cursor, pages) = (page.next_cursor, pages + 1);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(sessions, ["01", "02", "03", "04", "05"]);
+    assert_eq!(work, (0..40).rev().map(|n| format!("item-{n}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn whatever_a_passport_calls_moves_its_presence_with_the_counts_of_all_calls() {
+    let mut world = World::new();
+    world.call("0s", person("mara"), None, announce("0a", &[], 3_600)).unwrap();
+    let seen = |world: &mut World, time| play(world, &Line::parse(&format!("{time} jon status"))).unwrap();
+    assert_eq!(seen(&mut world, "901s"), "[]");
+    let counted = |tenant: &str| AddUsage {
+        tenant: tenant.into(),
+        used: vec![("mara".into(), Used { calls: 1, ..Used::default() }), ("jon".into(), Used::default())],
+    };
+    world.call("1000s", identity::system(), None, counted("other")).unwrap();
+    assert_eq!(seen(&mut world, "1000s"), "[]", "one of another tenant is somebody else");
+    world.call("1000s", identity::system(), None, counted("acme")).unwrap();
+    assert_eq!(seen(&mut world, "1001s"), "[mara/0a bound 0 seen 1000 until 1900 []]");
+}
+
+#[test]
+fn an_announcement_that_stands_is_answered_by_a_read_until_it_has_to_last_longer() {
+    let mut world = World::new();
+    let repeat = |world: &mut World, time: &str, announce: Announce| {
+        world
+            .ask(time, person("mara"), RepeatAnnounce { announce })
+            .unwrap()
+            .map(|told| (told.intent.unwrap().expires_at, told.peers.len()))
+    };
+    assert_eq!(repeat(&mut world, "0s", announce("0a", &["src"], 400)), None, "nothing stands yet");
+    let first = world.call("0s", person("mara"), None, announce("0a", &["src"], 400)).unwrap().intent.unwrap();
+    world.call("0s", person("jon"), None, announce("0b", &["docs"], 400)).unwrap();
+    assert_eq!(repeat(&mut world, "1s", announce("0a", &["./src/"], 400)), Some((first.expires_at, 1)), "another spelling of the same");
+    assert_eq!(repeat(&mut world, "100s", announce("0a", &["src"], 400)), Some((first.expires_at, 1)));
+    for (time, other, why) in [
+        ("101s", announce("0a", &["src"], 400), "a quarter of its time is over"),
+        ("1s", announce("0a", &["src"], 300), "less time"),
+        ("1s", announce("0a", &["src"], 800), "more time"),
+        ("1s", announce("0a", &["src"], 0), "taken back"),
+        ("1s", announce("0a", &["src", "docs"], 400), "other paths"),
+        ("1s", announce("0b", &["docs"], 400), "the session of another"),
+        ("1s", Announce { note: Some("n".into()), ..announce("0a", &["src"], 400) }, "a note"),
+        ("400s", announce("0a", &["src"], 400), "over"),
+    ] {
+        assert_eq!(repeat(&mut world, time, other), None, "{why}");
+    }
+    let told = world.ask("1s", person("mara"), RepeatAnnounce { announce: announce("0a", &["../x"], 400) }).unwrap_err();
+    assert_eq!(told.to_string(), "`paths` leaves its root with `..`");
+    // Who was not seen for half of the presence window has to be told as there by an entry.
+    world.call("1000s", person("mara"), None, announce("0a", &[], 36_000)).unwrap();
+    assert!(repeat(&mut world, "1449s", announce("0a", &[], 36_000)).is_some());
+    assert_eq!(repeat(&mut world, "1450s", announce("0a", &[], 36_000)), None);
 }

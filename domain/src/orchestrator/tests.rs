@@ -128,6 +128,7 @@ fn members(view: &OrchestratorView) -> Vec<String> {
 #[test]
 fn it_begins_as_planned_and_empty_and_belongs_to_its_creator_and_his_team() {
     let mut team = Team::new();
+    team.passport("lead");
     let made = team.does(CreateOrchestrator { assignee_passport: Some("lead".into()), ..create("release") });
     let Orchestrator { id, tenant, name, assignee, created_by, state, members, .. } = made.orchestrator;
     assert!(id.starts_with("orc_"), "{id}");
@@ -266,12 +267,17 @@ fn it_is_done_when_its_work_is_and_does_not_go_back_to_planned() {
 #[test]
 fn an_update_changes_what_it_names_and_has_to_name_something() {
     let mut team = Team::new();
+    team.passport("lead");
     let id = team.does(CreateOrchestrator { assignee_passport: Some("lead".into()), ..create("release") }).orchestrator.id;
     let nothing = UpdateOrchestrator { orchestrator_id: id.clone(), name: None, assignee_passport: None, state: None };
     let told = team.tries(nothing.clone()).unwrap_err().to_string();
     assert_eq!(told, "`state` is missing, and so are `name` and `assignee_passport`: nothing is to be changed");
     let named = team.does(UpdateOrchestrator { name: Some("launch".into()), ..nothing.clone() }).orchestrator;
     assert_eq!((named.name.as_str(), named.assignee.as_deref(), named.state), ("launch", Some("lead"), State::Planned));
+    let to_nobody = UpdateOrchestrator { assignee_passport: Some("ben".into()), ..nothing.clone() };
+    let told = team.tries(to_nobody).unwrap_err().to_string();
+    assert!(told.starts_with("`assignee_passport` is `ben`, and nobody of your team has that passport"), "{told}");
+    team.passport("ben");
     let handed = team.does(UpdateOrchestrator { assignee_passport: Some("ben".into()), ..nothing }).orchestrator;
     assert_eq!((handed.name.as_str(), handed.assignee.as_deref()), ("launch", Some("ben")));
 }

@@ -12,7 +12,7 @@ use crate::record::{Kind, ReadRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::ReadStamp;
 use crate::tx::{Read, StorageError, Table};
-use crate::work::{Comment, DEFAULT_PROJECT, State, Work, check_project, indexed, order, order_in, work};
+use crate::work::{Comment, DEFAULT_PROJECT, ROW_NAMES_BYTES, State, Work, check_project, indexed, json_bytes, order, order_in, work};
 
 /// A page of rows, and the position after the order's prefix where the next one begins.
 pub(crate) struct Rows<T> {
@@ -60,6 +60,9 @@ pub struct ListWork {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ready: bool,
     pub limit: u64,
+    /// What the rows of a page may take of a reply; that of an ordinary one when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_bytes: Option<u64>,
     pub cursor: Option<String>,
 }
 
@@ -68,6 +71,17 @@ pub struct WorkList {
     pub work: Vec<Work>,
     pub approvals: Vec<Approval>,
     pub next_cursor: Option<String>,
+}
+
+/// What rows may take of an ordinary reply, and of the largest one.
+pub const ROWS_BYTES_DEFAULT: usize = REPLY_BYTES_DEFAULT - 2 * REPLY_WRAPPER_BYTES;
+pub const ROWS_BYTES_MAX: usize = REPLY_BYTES_MAX - 2 * REPLY_WRAPPER_BYTES;
+
+/// What a request takes of a reply: its summary, scope and payload, and the names around them.
+fn request_bytes(approval: &Approval) -> usize {
+    let payload = approval.payload.as_ref().map_or(0, |payload| payload.to_string().len());
+    let texts = [&approval.request_id, &approval.action_summary, &approval.tenant, &approval.requested_by];
+    texts.map(|text| json_bytes(text)).iter().sum::<usize>() + payload + ROW_NAMES_BYTES
 }
 
 fn only_planned() -> Refusal {
@@ -93,7 +107,11 @@ impl ListWork {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let (from, budget) = (from.as_deref(), REPLY_BYTES_DEFAULT - 2 * REPLY_WRAPPER_BYTES);
+        let from = from.as_deref();
+        let budget = match self.reply_bytes.map(usize::try_from) {
+            None => ROWS_BYTES_DEFAULT,
+            Some(asked) => asked.unwrap_or(ROWS_BYTES_MAX).min(ROWS_BYTES_MAX),
+        };
         let mut list = WorkList { work: Vec::new(), approvals: Vec::new(), next_cursor: None };
         let next = match (self.pending_approval, assignee) {
             // A request is nobody's to do.
@@ -101,13 +119,11 @@ impl ListWork {
             (true, None) => {
                 let read = |id: &[u8]| {
                     let mut approval = approval::indexed(view, tenant, id)?.seen_at(at.lease_now);
-                    let reply_bytes =
-                        |approval: &Approval| serde_json::to_string(approval).map_or(0, |json| json.len()) + REPLY_WRAPPER_BYTES;
-                    if reply_bytes(&approval) > WORK_JSON_BYTES_MAX {
+                    if request_bytes(&approval) > WORK_JSON_BYTES_MAX {
                         // A summary of control characters takes six times its bytes, and leaves no place for the largest payload.
                         approval.payload = Some(json!({ "omitted": "it does not fit beside this summary" }));
                     }
-                    let bytes = reply_bytes(&approval);
+                    let bytes = request_bytes(&approval);
                     // One whose time is over does not wait any more, swept or not.
                     Ok((approval.status == ApprovalStatus::Pending).then_some((approval, bytes)))
                 };

@@ -4,14 +4,15 @@
 //! * `open_dependencies` of an item is the number of those it depends on that are not finished; both change in one entry.
 //! * No item depends on itself, over however many others.
 //!
-//! Finished is what is complete or deployed, and what was put into the archive after that. Dependencies advise: an item that is
-//! not ready can be moved all the same, since any state may follow any other. What is ready is planned, and waits for nothing.
+//! Finished is what is complete or deployed, and what is in the archive: what was given up holds nobody back. What is ready is
+//! planned, and waits for nothing. What waits can't begin: it is neither created in progress nor moved there, by a claim, a plain
+//! move or an approval. Any other move is free, and who knows better takes the dependency away, in the same call if need be.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use serde_json::json;
 
-use super::{State, Work, indexed, work};
+use super::{State, Work, indexed, missing, work};
 use crate::event;
 use crate::identity::check_name;
 use crate::key::Key;
@@ -20,6 +21,9 @@ use crate::record::{Kind, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::Stamp;
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
+
+/// So many open dependencies a refusal names.
+const UNREADY_TOLD: usize = 5;
 
 /// The items that depend on one. No assignee's name holds a control character, so these rows lie apart from the orders.
 fn dependents(tenant: &str, work_id: &str) -> Key {
@@ -30,8 +34,7 @@ impl Work {
     /// Whether what depends on it can begin.
     pub fn is_finished(&self) -> bool {
         match self.state {
-            State::Complete | State::Deployed => true,
-            State::Archive => self.was_finished,
+            State::Complete | State::Deployed | State::Archive => true,
             State::Planned | State::InProgress | State::Blocked => false,
         }
     }
@@ -53,7 +56,7 @@ pub(super) fn set(tx: &mut impl Tx, at: &Stamp, item: Work, wanted: Vec<String>)
         if let Some(refusal) = check_name("depends_on", id) {
             return Ok(Err(refusal));
         }
-        let Some(other) = work(tx, &tenant, id)? else { return Ok(Err(Refusal::not_found("work", id.clone()))) };
+        let Some(other) = work(tx, &tenant, id)? else { return Ok(Err(missing("depends_on", id))) };
         open += u64::from(!other.is_finished());
         if !item.depends_on.contains(id) {
             let rows = dependents(&tenant, id);
@@ -77,6 +80,36 @@ pub(super) fn set(tx: &mut impl Tx, at: &Stamp, item: Work, wanted: Vec<String>)
     let item = Work { depends_on: wanted, open_dependencies: open, updated_at: at.wall, ..item };
     tx.put(&item);
     Ok(Ok(item))
+}
+
+/// Why an item can't be moved to a state yet, or nothing.
+pub(super) fn refuse_begin(view: &impl Read, item: &Work, to: State) -> Result<Option<Refusal>, StorageError> {
+    if to != State::InProgress || item.state == to || item.open_dependencies == 0 {
+        return Ok(None);
+    }
+    Ok(Some(Refusal::Unready { work: item.id.clone(), open: open(view, item)?, count: item.open_dependencies }))
+}
+
+/// Why an item that is not there yet can't be created as begun, or nothing.
+pub(super) fn refuse_begun(view: &impl Read, item: &Work) -> Result<Option<Refusal>, StorageError> {
+    if item.state != State::InProgress || item.open_dependencies == 0 {
+        return Ok(None);
+    }
+    let open: Vec<String> = open(view, item)?.iter().map(|id| format!("`{id}`")).collect();
+    let problem =
+        format!("can't be `in_progress` before what it depends on is finished, such as {}; create it as planned", open.join(", "));
+    Ok(Some(Refusal::invalid("state", problem)))
+}
+
+/// The open ones among what an item depends on, or the first of many.
+fn open(view: &impl Read, item: &Work) -> Result<Vec<String>, StorageError> {
+    let mut open = Vec::new();
+    for id in &item.depends_on {
+        if open.len() < UNREADY_TOLD && !indexed(view, &item.tenant, id.as_bytes())?.is_finished() {
+            open.push(id.clone());
+        }
+    }
+    Ok(open)
 }
 
 fn refuse_circle(view: &impl Read, item: &Work, wanted: &[String]) -> Result<Option<Refusal>, StorageError> {

@@ -83,10 +83,17 @@ pub(super) fn check_member(view: &impl Read, caller: &Principal, id: &str) -> Re
     if let Some(refusal) = check_name("project_id", id) {
         return Ok(Some(refusal));
     }
-    let Some(project) = project(view, &caller.tenant, id)? else { return Ok(Some(Refusal::not_found("project", id))) };
-    let is_in = id == DEFAULT_PROJECT || project.members.contains(&caller.passport) || refuse_all_but_operators(caller, "").is_none();
-    let problem = || format!("`{}` is no member of the project `{}`; an operator can make it one", caller.passport, project.id);
-    Ok((!is_in).then(|| Refusal::Denied { problem: problem() }))
+    if project(view, &caller.tenant, id)?.is_none() {
+        return Ok(Some(Refusal::not_found("project", id)));
+    }
+    let problem = || format!("`{}` is no member of the project `{id}`; an operator can make it one", caller.passport);
+    Ok((!is_member(view, caller, id)?).then(|| Refusal::Denied { problem: problem() }))
+}
+
+/// Whether somebody works in a project. Operators work in all.
+pub(super) fn is_member(view: &impl Read, who: &Principal, id: &str) -> Result<bool, StorageError> {
+    let Some(project) = project(view, &who.tenant, id)? else { return Ok(false) };
+    Ok(id == DEFAULT_PROJECT || project.members.contains(&who.passport) || refuse_all_but_operators(who, "").is_none())
 }
 
 // ------------------------------------------------------------------ making and changing

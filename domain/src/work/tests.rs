@@ -11,6 +11,7 @@ use crate::approval::{DecideApproval, Decision, ListApprovals};
 use crate::flag::SetFlag;
 use crate::identity::{PutToken, SetWorkGate, token_hash};
 use crate::limit::{LIST_MAX, REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX};
+use crate::passport::RevokePassport;
 use crate::receipt::GetReceipt;
 use crate::stamp::Tier;
 use crate::transcript::{Line, World, person};
@@ -90,6 +91,10 @@ impl Play {
                     expires_at: None,
                 };
                 self.world.call(time, caller, None, put).map(|put| format!("token of {}", put.passport))
+            }
+            "revoke" => {
+                let revoke = RevokePassport { target: Some(line.word(0).into()), reason: None };
+                self.world.call(time, caller, None, revoke).map(|_| "revoked".into())
             }
             "gate" => {
                 let (passport, gated) = (line.word(0).into(), line.word(1) != "off");
@@ -206,6 +211,7 @@ impl Play {
                         tenant_id: line.option("tenant"),
                         assignee_passport: line.option("for"),
                         ready: line.words.contains(&"ready"),
+                        reply_bytes: None,
                         limit: line.ms("limit").unwrap_or(50),
                         cursor,
                     };
@@ -270,6 +276,10 @@ fn what_is_ready_is_planned_and_waits_for_nothing_unfinished() {
          3s mara list ready
          4s mara move w1 in_progress
          4s mara list ready
+         5s mara move w1 archive
+         5s mara list ready
+         5s mara move w1 planned
+         5s mara list ready
          5s mara move w3 planned after=none
          5s mara list ready
          5s mara list ready state=blocked
@@ -289,11 +299,159 @@ fn what_is_ready_is_planned_and_waits_for_nothing_unfinished() {
             - [w3 docs planned for mara]
             8 w1 parser in_progress for mara
             - []
-            9 w3 docs planned for mara
+            9 w1 parser archive for mara
             - [w3 docs planned for mara]
+            10 w1 parser planned for mara
+            - [w1 parser planned for mara]
+            11 w3 docs planned for mara
+            - [w3 docs planned for mara, w1 parser planned for mara]
             - refused: `ready` goes with the state `planned` only; leave `state` out
-            10 refused: there is no work `w9`
-            11 refused: there is no work `w1`
+            12 refused: there is no work `w9`
+            13 refused: there is no work `w1`
+        "#]],
+    );
+}
+
+#[test]
+fn what_waits_for_others_does_not_begin_before_them() {
+    check(
+        "0s mara create parser
+         0s mara create lexer
+         0s mara create docs after=w1,w2
+         1s jon  move w3 in_progress expected=planned for=jon
+         1s jon  move w3 in_progress
+         1s mara create tests state=in_progress after=w1
+         1s mara list for=jon
+         2s mara move w3 blocked reason=early
+         2s mara move w3 in_progress
+         3s mara move w1 complete
+         3s mara move w3 in_progress
+         4s mara move w2 archive
+         4s jon  move w3 in_progress for=jon
+         5s mara move w1 planned
+         5s jon  move w3 in_progress
+         5s jon  move w3 complete
+         6s mara create more after=w1
+         6s jon  move w4 in_progress after=none for=jon
+         7s mara create a after=w1
+         7s mara create b after=w1
+         7s mara create c after=w1
+         7s mara create all after=w1,w4,w5,w6,w7
+         7s mara move w8 in_progress",
+        expect![[r#"
+            1 w1 parser planned for mara
+            2 w2 lexer planned for mara
+            3 w3 docs planned for mara, 2 to come first
+            4 refused: work `w3` waits for 2 items that are not finished: `w2`, `w1`
+            5 refused: work `w3` waits for 2 items that are not finished: `w2`, `w1`
+            6 refused: `state` can't be `in_progress` before what it depends on is finished, such as `w1`; create it as planned
+            - []
+            7 w3 docs blocked (early, NeedsInfo) for mara, 2 to come first
+            8 refused: work `w3` waits for 2 items that are not finished: `w2`, `w1`
+            9 w1 parser complete for mara
+            10 refused: work `w3` waits for one item that is not finished: `w2`
+            11 w2 lexer archive for mara
+            12 w3 docs in_progress for jon
+            13 w1 parser planned for mara
+            14 w3 docs in_progress for jon, 1 to come first
+            15 w3 docs complete for jon, 1 to come first
+            16 w4 more planned for mara, 1 to come first
+            17 w4 more in_progress for jon
+            18 w5 a planned for mara, 1 to come first
+            19 w6 b planned for mara, 1 to come first
+            20 w7 c planned for mara, 1 to come first
+            21 w8 all planned for mara, 5 to come first
+            22 refused: work `w8` waits for 5 items that are not finished: `w4`, `w7`, `w6`, `w5`, `w1`
+        "#]],
+    );
+}
+
+#[test]
+fn an_approval_of_a_move_that_has_to_wait_for_other_work_is_refused() {
+    check(
+        "0s olga token mara
+         0s olga gate mara
+         0s mara create a
+         0s jon  create b
+         0s mara move w1 in_progress
+         1s jon  move w1 planned after=w2
+         1s otto approve q1
+         1s mara move w1 in_progress
+         2s jon  move w2 complete
+         2s otto approve q1",
+        expect![[r#"
+            1 token of mara
+            2 gate of mara: true
+            3 w1 a planned for mara
+            4 w2 b planned for jon
+            5 q1 waits: w1 to in_progress
+            6 w1 a planned for mara, 1 to come first
+            7 refused: work `w1` waits for one item that is not finished: `w2`
+            8 refused: work `w1` waits for one item that is not finished: `w2`
+            9 w2 b complete for jon
+            10 q1 approved
+        "#]],
+    );
+}
+
+#[test]
+fn work_is_given_to_passports_of_the_team_that_work_in_the_project() {
+    check(
+        "0s olga token jon
+         0s olga token ben
+         0s olga token otto
+         0s evan token eve
+         0s mara create a for=jon
+         0s mara create b for=nobody
+         0s mara create b for=Jon
+         0s mara create b for=eve
+         0s mara move w1 in_progress for=nobody
+         0s mara move w1 in_progress for=mara
+         1s olga found engine add=jon
+         1s jon  create c project=p1 for=ben
+         1s jon  create c project=p1 for=otto
+         1s jon  move w2 planned for=ben
+         2s olga revoke ben
+         2s mara move w1 planned for=ben
+         2s mara list",
+        expect![[r#"
+            1 token of jon
+            2 token of ben
+            3 token of otto
+            4 refused: this needs the scope `admin`
+            5 w1 a planned for jon
+            6 refused: `assignee_passport` is `nobody`, and nobody of your team has that passport; `get_project_context` lists who there is
+            7 refused: `assignee_passport` is `Jon`, and nobody of your team has that passport; `get_project_context` lists who there is
+            8 refused: `assignee_passport` is `eve`, and nobody of your team has that passport; `get_project_context` lists who there is
+            9 refused: `assignee_passport` is `nobody`, and nobody of your team has that passport; `get_project_context` lists who there is
+            10 w1 a in_progress for mara
+            11 p1 engine [jon]
+            12 refused: `assignee_passport` is `ben`, who does not work in the project; `get_project_context` lists who does, and an operator can let more in
+            13 w2 c planned for otto
+            14 refused: `assignee_passport` is `ben`, who does not work in the project; `get_project_context` lists who does, and an operator can let more in
+            15 revoked
+            16 refused: `assignee_passport` is `ben`, whose passport is revoked; `get_project_context` lists who there is
+            - [w2 c planned for otto, w1 a in_progress for mara]
+        "#]],
+    );
+}
+
+#[test]
+fn a_plan_is_no_item_to_move_and_whoever_tries_is_told_how_it_moves() {
+    check(
+        "0s mara create a
+         0s mara move execplan:search in_progress
+         0s mara comment execplan:search hello
+         0s mara move w1 planned after=execplan:search
+         0s mara create b after=execplan:search
+         0s mara show execplan:search",
+        expect![[r#"
+            1 w1 a planned for mara
+            2 refused: `work_id` names a plan, which is a file and moves by its own status line and milestones: edit the file, or tell how a milestone ended with `execplan_gate`; what is done here needs an item of `create_work`
+            3 refused: `work_id` names a plan, which is a file and moves by its own status line and milestones: edit the file, or tell how a milestone ended with `execplan_gate`; what is done here needs an item of `create_work`
+            4 refused: `depends_on` names a plan, which is a file and moves by its own status line and milestones: edit the file, or tell how a milestone ended with `execplan_gate`; what is done here needs an item of `create_work`
+            5 refused: `depends_on` names a plan, which is a file and moves by its own status line and milestones: edit the file, or tell how a milestone ended with `execplan_gate`; what is done here needs an item of `create_work`
+            - refused: there is no work `execplan:search`
         "#]],
     );
 }
@@ -329,7 +487,8 @@ fn nothing_waits_for_itself_and_few_wait_for_one() {
 #[test]
 fn a_claim_hands_the_item_to_the_one_that_wins_it() {
     check(
-        "0s mara create parser
+        "0s olga token ben
+         0s mara create parser
          1s jon  move w1 in_progress expected=planned for=jon
          1s ben  move w1 in_progress expected=planned for=ben
          1s mara list for=jon
@@ -337,12 +496,13 @@ fn a_claim_hands_the_item_to_the_one_that_wins_it() {
          2s jon  move w1 in_progress for=ben
          2s mara list for=ben state=in_progress",
         expect![[r#"
-            1 w1 parser planned for mara
-            2 w1 parser in_progress for jon
-            3 refused: work `w1` has changed: expected planned, found in_progress
+            1 token of ben
+            2 w1 parser planned for mara
+            3 w1 parser in_progress for jon
+            4 refused: work `w1` has changed: expected planned, found in_progress
             - [w1 parser in_progress for jon]
             - []
-            4 w1 parser in_progress for ben
+            5 w1 parser in_progress for ben
             - [w1 parser in_progress for ben]
         "#]],
     );
@@ -413,7 +573,8 @@ fn a_project_that_was_made_has_its_own_work_and_members() {
 #[test]
 fn a_project_is_there_from_the_start_and_work_goes_through_its_states() {
     check(
-        "0s mara projects
+        "0s olga token jon
+         0s mara projects
          0s eve  projects
          0s mara create parser body=long pr=7
          0s mara create docs for=jon state=blocked reason=who
@@ -433,24 +594,25 @@ fn a_project_is_there_from_the_start_and_work_goes_through_its_states() {
          3s jon  create odd state=blocked
          3s jon  list",
         expect![[r#"
+            1 token of jon
             - ["p_default"]
             - ["p_default"]
-            1 w1 parser planned for mara
-            2 w2 docs blocked (who, NeedsInfo) for jon
-            3 refused: there is no project `p_1`
-            4 refused: `project_id` must not be empty
-            5 w1 parser in_progress for mara
+            2 w1 parser planned for mara
+            3 w2 docs blocked (who, NeedsInfo) for jon
+            4 refused: there is no project `p_1`
+            5 refused: `project_id` must not be empty
             6 w1 parser in_progress for mara
-            7 refused: `blocker_reason` is missing: the state `blocked` needs to say why
-            8 w1 parser blocked (keys, NeedsInfo) for mara
-            9 w1 parser blocked (keys, NeedsApproval) for mara
-            10 refused: `blocker_reason` goes with the state `blocked` only; leave it out
-            11 refused: `blocker_kind` goes with the state `blocked` only; leave it out
-            12 w1 parser in_progress for mara
-            13 w1 parser complete for mara
-            14 w1 parser planned for mara
-            15 refused: there is no work `w9`
-            16 refused: `blocker_reason` is missing: the state `blocked` needs to say why
+            7 w1 parser in_progress for mara
+            8 refused: `blocker_reason` is missing: the state `blocked` needs to say why
+            9 w1 parser blocked (keys, NeedsInfo) for mara
+            10 w1 parser blocked (keys, NeedsApproval) for mara
+            11 refused: `blocker_reason` goes with the state `blocked` only; leave it out
+            12 refused: `blocker_kind` goes with the state `blocked` only; leave it out
+            13 w1 parser in_progress for mara
+            14 w1 parser complete for mara
+            15 w1 parser planned for mara
+            16 refused: there is no work `w9`
+            17 refused: `blocker_reason` is missing: the state `blocked` needs to say why
             - [w2 docs blocked (who, NeedsInfo) for jon, w1 parser planned for mara]
         "#]],
     );
@@ -503,7 +665,9 @@ fn claims_of_another_name_or_tenant_are_refused_and_a_foreign_item_looks_like_no
 #[test]
 fn lists_go_by_state_and_assignee_and_move_with_the_items() {
     check(
-        "0s mara create a
+        "0s olga token mara
+         0s olga token jon
+         0s mara create a
          0s mara create b for=jon
          0s jon  create c
          0s jon  create d for=mara state=in_progress
@@ -520,11 +684,13 @@ fn lists_go_by_state_and_assignee_and_move_with_the_items() {
          0s jon  list project=p_default tenant=acme state=complete
          0s jon  list limit=0",
         expect![[r#"
-            1 w1 a planned for mara
-            2 w2 b planned for jon
-            3 w3 c planned for jon
-            4 w4 d in_progress for mara
-            5 w1 a in_progress for mara
+            1 token of mara
+            2 token of jon
+            3 w1 a planned for mara
+            4 w2 b planned for jon
+            5 w3 c planned for jon
+            6 w4 d in_progress for mara
+            7 w1 a in_progress for mara
             - [w4 d in_progress for mara, w3 c planned for jon, w2 b planned for jon, w1 a in_progress for mara]
             - [w4 d in_progress for mara, w3 c planned for jon | w2 b planned for jon, w1 a in_progress for mara]
             - [w3 c planned for jon, w2 b planned for jon]
@@ -657,8 +823,8 @@ fn a_gated_move_waits_for_a_person_and_happens_with_the_decision() {
             - []
             - []
             - [w1 a planned for mara]
-            12 refused: deciding needs the tier elite or operator, or the scope `approvals:decide`, and `mara` is verified
-            13 refused: deciding needs the tier elite or operator, or the scope `approvals:decide`, and `jon` is verified
+            12 refused: deciding what is of high risk needs the tier operator, or the scope `approvals:decide`, and `mara` is verified
+            13 refused: deciding what is of high risk needs the tier operator, or the scope `approvals:decide`, and `jon` is verified
             14 q1 approved
             15 refused: work `w1` has changed: expected planned, found complete
             16 q2 rejected
@@ -775,6 +941,7 @@ fn what_is_taken_fits_a_reply_in_any_spelling() {
         tenant_id: None,
         assignee_passport: None,
         ready: false,
+        reply_bytes: None,
         limit: 50,
         cursor: None,
     };
@@ -812,11 +979,12 @@ fn all(world: &mut World, state: Option<State>, assignee: Option<&str>, limit: u
             tenant_id: None,
             assignee_passport: assignee.map(Into::into),
             ready: false,
+            reply_bytes: None,
             limit,
             cursor,
         };
         let page = world.ask("1h", person("jon"), ask).unwrap();
-        let bytes = serde_json::to_string(&page.work).unwrap().len();
+        let bytes = page.work.iter().map(Work::reply_bytes).sum::<usize>();
         assert!(page.work.len() <= limit as usize && (bytes <= REPLY_BYTES_DEFAULT || page.work.len() == 1));
         found.extend(page.work);
         cursor = page.next_cursor;
@@ -842,6 +1010,13 @@ proptest! {
                 };
                 world.call("0s", person("olga"), None, put).unwrap();
                 world.call("0s", person("olga"), None, SetWorkGate { tenant: "acme".into(), passport: "mara".into(), gated }).unwrap();
+            }
+            for who in WHO {
+                let put = PutToken {
+                    hash: token_hash(&format!("{who}'s")), tenant: "acme".into(), passport: who.into(),
+                    tier: person(who).tier, scopes: Default::default(), expires_at: None,
+                };
+                world.call("0s", person("olga"), None, put).unwrap();
             }
             for act in &acts {
                 match act {

@@ -99,6 +99,7 @@ async fn blocked(visit: &Visit) -> Result<Vec<Work>, CallError> {
         assignee_passport: Some(visit.caller.passport.clone()),
         ready: false,
         limit: 10,
+        reply_bytes: None,
         cursor: None,
     };
     Ok(visit.ask::<work::ListWork, _>(query).await?.work)

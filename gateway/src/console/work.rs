@@ -42,6 +42,7 @@ fn ask(visit: &Visit, state: State, limit: u64, cursor: Option<String>) -> ListW
         assignee_passport,
         ready: false,
         limit,
+        reply_bytes: None,
         cursor,
     }
 }

@@ -185,7 +185,7 @@ pub enum Decision {
 
 /// Approve or reject a request, once, as an operator of its tenant and never your own.
 ///
-/// The first decision stands. Where the policy wants two people, the first yes leaves it `pending` and a second person's makes it
+/// Low and medium risk may be decided by the tier elite too, any by the scope `approvals:decide`. The first decision stands. Where the policy wants two people, the first yes leaves it `pending` and a second person's makes it
 /// `approved`. Writes a signed receipt that `receipt_verify` checks.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

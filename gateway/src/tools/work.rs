@@ -1,7 +1,7 @@
 //! Coordination: projects, the board of work, its feed, and which sessions are at work on what.
 
 use quorate_domain::execplan::PLAN;
-use quorate_domain::limit::{LIST_DEFAULT, REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES};
+use quorate_domain::limit::LIST_DEFAULT;
 use quorate_domain::refusal::shown;
 use quorate_domain::{Refusal, Revision, UnixMs, coord, flag, punchcard, work};
 use schemars::JsonSchema;
@@ -337,8 +337,8 @@ impl StateFilter {
 /// List your team's work, newest first; or with `state` `pending_approval` the requests that wait for a person, oldest first.
 ///
 /// After it come your team's plans, read from ExecPlan files where an operator has set that up; they can't be moved here.
-/// Every filter is optional. With `work_id` it shows one item with its comments, oldest first. A page ends early when it is
-/// large; go on with `next_cursor`.
+/// Every filter is optional. With `work_id` it shows one item with its comments, oldest first. A page has about 8 KB, or up to
+/// 32 KB where you give `limit`; go on with `next_cursor`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListWork {
@@ -426,14 +426,14 @@ async fn add_plans(
     list: &mut WorkList,
     from: &str,
     state: Option<work::State>,
-    limit: u64,
+    (limit, budget): (u64, usize),
     ctx: &CallContext,
     cluster: &Cluster,
 ) -> Result<Revision, CallError> {
     let caller = ctx.principal()?;
     let found = plans_of(from, state, ctx, cluster).await?;
     let bytes = |item: &Item| serde_json::to_string(item).map_or(0, |json| json.len()) + 1;
-    let mut left = (REPLY_BYTES_DEFAULT - 2 * REPLY_WRAPPER_BYTES).saturating_sub(list.work.iter().map(bytes).sum());
+    let mut left = budget.saturating_sub(list.work.iter().map(bytes).sum());
     for row in &found.rows {
         let item = Item { tenant_id: caller.tenant.clone(), ..row.into() };
         let bytes = bytes(&item);
@@ -466,6 +466,8 @@ impl Tool for ListWork {
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<WorkList>, CallError> {
         let limit = self.limit.unwrap_or(LIST_DEFAULT as u64);
+        // Who says how many rows he wants gets as many of them as a reply can hold.
+        let budget = if self.limit.is_some() { work::ROWS_BYTES_MAX } else { work::ROWS_BYTES_DEFAULT };
         let has_plans = ctx.services.plans.are_for(ctx.principal()?);
         if let Some(work_id) = self.work_id {
             let has_filter = self.project_id.is_some() || self.state.is_some() || self.tenant_id.is_some() || self.ready;
@@ -497,7 +499,7 @@ impl Tool for ListWork {
         let from = self.cursor.as_deref().and_then(|cursor| cursor.strip_prefix(PLANS_FROM));
         if with_plans && (from.is_some() || self.project_id.is_some() && self.cursor.is_none()) {
             let mut list = WorkList { count: 0, work: Vec::new(), comments: None, note: None, next_cursor: None };
-            let revision = add_plans(&mut list, from.unwrap_or_default(), state, limit, ctx, cluster).await?;
+            let revision = add_plans(&mut list, from.unwrap_or_default(), state, (limit, budget), ctx, cluster).await?;
             return Ok(Reply::at(revision, list));
         }
         let query = work::ListWork {
@@ -508,6 +510,7 @@ impl Tool for ListWork {
             assignee_passport: self.assignee_passport,
             ready: self.ready,
             limit,
+            reply_bytes: Some(budget as u64),
             cursor: self.cursor,
         };
         let (found, served) = cluster.read(ctx, query).await?;
@@ -515,7 +518,7 @@ impl Tool for ListWork {
         let note = (!pending_approval && !has_plans).then(|| NO_EXECPLANS.into());
         let mut list = WorkList { count: work.len(), work, comments: None, note, next_cursor: found.next_cursor };
         if with_plans && list.next_cursor.is_none() {
-            add_plans(&mut list, "", state, limit, ctx, cluster).await?;
+            add_plans(&mut list, "", state, (limit, budget), ctx, cluster).await?;
         }
         Ok(Reply::at(served.revision, list))
     }
@@ -537,7 +540,7 @@ pub struct CreateWork {
     body: Option<String>,
     #[serde(default = "planned")]
     state: State,
-    /// Who does it; you when absent.
+    /// Who does it, a passport of your team; you when absent.
     assignee_passport: Option<String>,
     /// Your tenant; another one is refused.
     tenant_id: Option<String>,
@@ -547,7 +550,7 @@ pub struct CreateWork {
     linked_issue: Option<String>,
     /// Why it is blocked, when `state` is `blocked`.
     blocker_reason: Option<String>,
-    /// Items that have to be finished first; at most 50.
+    /// Items that have to be finished first; at most 50. Until then it can't begin.
     #[serde(default)]
     depends_on: Vec<String>,
 }
@@ -609,9 +612,9 @@ pub struct UpdateWorkState {
     blocker_kind: Option<BlockerKind>,
     /// Move it only if it still is in this state. To claim an item: `in_progress`, with `planned` here and yourself as assignee.
     expected_state: Option<State>,
-    /// Who does it from now on.
+    /// Who does it from now on, a passport of your team.
     assignee_passport: Option<String>,
-    /// Items that have to be finished first, in place of those before; the same state leaves it where it is.
+    /// Items to be finished or archived before it begins, in place of those before; [] for none. The same state leaves it there.
     depends_on: Option<Vec<String>>,
 }
 
@@ -831,10 +834,10 @@ impl Tool for StatusFeed {
 
 // ------------------------------------------------------------------ coord_status
 
-/// Tell which sessions of your team are live and what each is doing, then the work in progress.
+/// Tell which sessions of your team are live and what each is doing, and the work in progress.
 ///
-/// A session is live while its announcement lasts and its passport shows signs of life: it announced or touched work within
-/// `presence_ttl_secs`, or holds a punchcard.
+/// A session is live while its announcement lasts and its passport shows signs of life: it made any call within
+/// `presence_ttl_secs`, or holds a punchcard. Sessions and work share a page; `note` says what is left out.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CoordStatus {
@@ -843,7 +846,7 @@ pub struct CoordStatus {
     /// Tell too who waits for a punchcard, and for whom.
     #[serde(default)]
     waiting: bool,
-    /// Rows of this page: 50 when absent, at most 1,000.
+    /// Sessions of this page, and items of work: 50 when absent, at most 1,000.
     #[schemars(range(min = 1, max = 1_000))]
     limit: Option<u64>,
     /// `next_cursor` of the reply before.
@@ -857,7 +860,7 @@ pub struct Coordination {
     #[serde(skip_serializing_if = "Option::is_none")]
     project_id: Option<String>,
     active_sessions: Vec<ActiveSession>,
-    /// In progress, newest first; it begins where the sessions end.
+    /// In progress, newest first.
     work_in_flight: Vec<Item>,
     /// With `waiting`: who queues for which resource, the first 50; `GET /v1/punchcards/waiters` has all.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -865,6 +868,9 @@ pub struct Coordination {
     /// True when there are more.
     #[serde(skip_serializing_if = "Option::is_none")]
     more_waiting: Option<bool>,
+    /// What is left out of this page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
     /// Pass it as `cursor` for the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -983,7 +989,14 @@ impl Tool for CoordStatus {
             true => Some(cluster.read(ctx, waiters()).await?.0),
             false => None,
         };
+        let left_out = match (found.more_sessions, found.more_work) {
+            (false, false) => None,
+            (true, false) => Some("sessions"),
+            (false, true) => Some("work in progress"),
+            (true, true) => Some("sessions and work in progress"),
+        };
         let facts = Coordination {
+            note: left_out.map(|what| format!("There are more {what}: go on with next_cursor, or ask list_work for the work alone.")),
             now_unix_ms: found.now.0,
             presence_ttl_secs: found.presence_ttl_s,
             project_id,
@@ -1002,7 +1015,7 @@ impl Tool for CoordStatus {
 /// Tell your team what this session is doing, and learn who else is near. A second announcement replaces the first.
 ///
 /// Overlaps advise and never block: to keep others away from a file, use `punch_in`. `ttl_seconds` 0 takes the announcement
-/// back.
+/// back. Repeating one word for word costs nothing; `intent.expires_at_unix_ms` tells until when it stands.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CoordAnnounce {
@@ -1084,6 +1097,18 @@ impl From<coord::Overlap> for Overlap {
     }
 }
 
+/// Asks first whether the announcement stands already, so that repeating it is no entry of the log.
+async fn announced(ctx: &CallContext, cluster: &Cluster, announce: coord::Announce) -> Result<(coord::Announced, Revision), CallError> {
+    // The first answer under a key is the answer to its repetitions, and a card is checked in the entry made under it.
+    if ctx.idempotency_key.is_none() && ctx.fencing_token.is_none() {
+        let (stands, served) = cluster.read(ctx, coord::RepeatAnnounce { announce: announce.clone() }).await?;
+        if let Some(stands) = stands {
+            return Ok((stands, served.revision));
+        }
+    }
+    cluster.propose(ctx, announce).await
+}
+
 impl Tool for CoordAnnounce {
     const NAME: &'static str = "coord_announce";
     const TITLE: &'static str = "Announce what you do";
@@ -1110,7 +1135,7 @@ impl Tool for CoordAnnounce {
             note: self.note,
             ttl_seconds: Some(self.ttl_seconds),
         };
-        let (done, revision) = cluster.propose(ctx, command).await?;
+        let (done, revision) = announced(ctx, cluster, command).await?;
         let peers = done.peers.into_iter().map(|peer| PeerIntent {
             session_id_hex: peer.session.clone(),
             passport_id: peer.passport.clone(),

@@ -57,7 +57,8 @@ async fn plans_come_after_the_work_as_their_files_and_their_gates_say_at_the_tim
     }
     assert_eq!(ids(&world.ok(&a(), "list_work", json!({ "state": "pending_approval" })).await), Vec::<&str>::new());
     let moved = json!({ "work_id": "execplan:search", "state": "complete", "by_passport": "agent-a" });
-    assert!(world.call(&a(), "update_work_state", moved).await.told().contains("there is no work `execplan:search`"));
+    let told = world.call(&a(), "update_work_state", moved).await.told();
+    assert!(told.contains("`work_id` names a plan") && told.contains("`execplan_gate`"), "{told}");
     let gone = world.call(&a(), "list_work", json!({ "work_id": "execplan:old" })).await.told();
     assert!(gone.contains("NOT_FOUND") && gone.contains("there is no work `execplan:old`"), "{gone}");
 }
