@@ -15,11 +15,13 @@ mod dev;
 mod doctor;
 mod door;
 mod exit;
+mod export;
 mod force;
 mod founding;
 mod guard;
 mod hook;
 mod http;
+mod import;
 mod ingest;
 mod key;
 mod man;
@@ -27,6 +29,7 @@ mod mcp;
 mod membership;
 mod output;
 mod purge;
+mod quota;
 mod restore;
 mod run;
 mod scan;
@@ -104,6 +107,10 @@ enum Verb {
     Backup(backup::Backup),
     /// Make a deployment's folder out of a backup
     Restore(restore::Restore),
+    /// Write all of one tenant into one file, or check such a file
+    Export(export::Export),
+    /// Take a tenant in that another cluster has exported
+    Import(import::Import),
     /// Compare the whole state of all nodes, and name one that differs
     Scrub(scrub::Scrub),
     /// Say what is wrong with the cluster and what to do about it
@@ -116,6 +123,9 @@ enum Verb {
     /// Create, list and revoke bearer tokens
     #[command(subcommand)]
     Token(token::Token),
+    /// Say how much a tenant may store, and see what is used
+    #[command(subcommand)]
+    Quota(quota::Quota),
     /// List the public keys of receipts, add one, rotate them, and enroll the nodes' own
     #[command(subcommand)]
     Key(key::Key),
@@ -206,11 +216,14 @@ fn main() -> std::process::ExitCode {
             Verb::Cert(verb) => (verb.json(), verb.run()),
             Verb::Backup(verb) => (verb.target.json, verb.run().await),
             Verb::Restore(verb) => (verb.target.json, verb.run().await),
+            Verb::Export(verb) => (verb.target.json, verb.run().await),
+            Verb::Import(verb) => (verb.target.json, verb.run().await),
             Verb::Scrub(verb) => (verb.target.json, verb.run().await),
             Verb::Doctor(verb) => (verb.target.json, verb.run().await),
             Verb::ForceNewCluster(verb) => (verb.target.json, verb.run().await),
             Verb::Upgrade(verb) => (verb.json(), verb.run().await),
             Verb::Token(verb) => (verb.json(), verb.run().await),
+            Verb::Quota(verb) => (verb.json(), verb.run().await),
             Verb::Key(verb) => (verb.json(), verb.run().await),
             Verb::Receipt(verb) => (false, verb.run().await),
             Verb::Verify(verb) => (verb.json, verb.run()),

@@ -31,6 +31,7 @@ use crate::record::{Kind, ReadRecords, Record, WriteRecords};
 use crate::refusal::{Applied, Refusal};
 use crate::session::is_deeper;
 use crate::stamp::{LeaseTime, Principal, Revision, Stamp, Tier, UnixMs};
+use crate::tenant::Timed;
 use crate::tx::{Read, StorageError, Tx};
 use crate::work::{self, QueuedMove};
 pub(crate) use list::undecided;
@@ -166,6 +167,12 @@ impl Record for Approval {
 
 /// Lets a passport of any tier decide requests of any risk.
 const DECIDING: &str = "approvals:decide";
+impl Timed for Approval {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.deadline = to(self.deadline);
+        self.escalates = self.escalates.map(to);
+    }
+}
 
 impl Approval {
     /// Why somebody can't be the one who decides it, whatever the decision.

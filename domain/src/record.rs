@@ -164,6 +164,12 @@ pub enum Kind {
     // Keys, under the cluster
     ReceiptSigningKey = 240,
     Cosigner = 241,
+    // Tenants that came from another cluster
+    TenantArrivals = 244,
+    TenantImport = 245,
+    // How much a tenant may store, and stores
+    Quotas = 246,
+    StoredUsage = 249,
     // Signing in: keys of passports, and an index
     SignInKey = 242,
     SignInToken = 243,

@@ -101,6 +101,15 @@ pub enum Refusal {
     /// It is not to begin before others: those of them that are open, or the first of many.
     #[error("work `{work}` waits for {n} that {word} not finished: {open}", work = shown(work), word = if *count == 1 { "is" } else { "are" }, n = if *count == 1 { "one item".into() } else { format!("{count} items") }, open = listed(open, *count))]
     Unready { work: String, open: Vec<String>, count: u64 },
+    /// The tenant stores as much as an operator lets it, and this would be more.
+    #[error("the tenant `{tenant}` stores {used} {what}, and its quota is {limit}", tenant = shown(tenant))]
+    OverQuota { tenant: String, what: String, used: u64, limit: u64 },
+    /// A tenant never comes in over one that is there.
+    #[error("the tenant `{tenant}` is here already", tenant = shown(tenant))]
+    TenantThere { tenant: String },
+    /// It comes in from another cluster, and is not whole yet.
+    #[error("the tenant `{tenant}` is being imported", tenant = shown(tenant))]
+    TenantArriving { tenant: String },
 }
 
 /// A text that a caller chose, as it may stand in a message: not too long, and without control characters.
@@ -181,6 +190,9 @@ impl Refusal {
             Refusal::OutOfSpace { .. } => "OUT_OF_SPACE",
             Refusal::TooNew { .. } => "FEATURE_LEVEL",
             Refusal::Unready { .. } => "UNREADY",
+            Refusal::OverQuota { .. } => "OVER_QUOTA",
+            Refusal::TenantThere { .. } => "TENANT_THERE",
+            Refusal::TenantArriving { .. } => "TENANT_ARRIVING",
         }
     }
 
@@ -190,6 +202,7 @@ impl Refusal {
             Refusal::Held { .. } | Refusal::Deadlock { .. } | Refusal::Full { .. } | Refusal::OutOfSpace { .. } => true,
             // Once the others are finished.
             Refusal::Unready { .. } => true,
+            Refusal::OverQuota { .. } | Refusal::TenantArriving { .. } => true,
             Refusal::Invalid { .. }
             | Refusal::TooLong { .. }
             | Refusal::NotFound { .. }
@@ -206,6 +219,7 @@ impl Refusal {
             | Refusal::FeatureOff { .. }
             | Refusal::AlreadyPending { .. }
             | Refusal::TooNew { .. }
+            | Refusal::TenantThere { .. }
             | Refusal::Spent { .. } => false,
         }
     }
@@ -256,6 +270,15 @@ impl Refusal {
                  move it with a `depends_on` that leaves them out."
                     .into()
             }
+            Refusal::OverQuota { .. } => {
+                "Reads, deletes, renewals and releases go on; for anything else forget what is not needed any more and \
+                                          wait until it is purged, or ask an operator for a higher quota."
+                    .into()
+            }
+            Refusal::TenantThere { .. } => {
+                "Import it into a cluster that never had a tenant of this name; make its tokens after the import.".into()
+            }
+            Refusal::TenantArriving { .. } => "Call again when the operator's `quorate import` has ended.".into(),
             Refusal::OutOfSpace { .. } => {
                 "Reads, deletes, renewals and releases go on; for anything else wait until an operator has made room, and \
                                            call again with a new `idempotency_key` if you gave one."
