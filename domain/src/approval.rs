@@ -167,6 +167,7 @@ impl Record for Approval {
 
 /// Lets a passport of any tier decide requests of any risk.
 const DECIDING: &str = "approvals:decide";
+
 impl Timed for Approval {
     fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
         self.deadline = to(self.deadline);
