@@ -5,17 +5,31 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use quorate_domain::work::{Project, PutProject};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::call::{CallContext, CallError};
+use crate::cluster::Cluster;
 use crate::registry::{Reply, Tool};
 use crate::rest;
 use crate::server::App;
 use crate::tools::work::CreateWork;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Change {
+pub struct Made {
+    name: String,
+    default_passport_id: Option<String>,
+    #[serde(default)]
+    add_members: Vec<String>,
+    #[serde(default)]
+    remove_members: Vec<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
     name: Option<String>,
     default_passport_id: Option<String>,
     #[serde(default)]
@@ -24,15 +38,29 @@ struct Change {
     remove_members: Vec<String>,
 }
 
-/// `POST /v1/projects` makes one, `PATCH /v1/projects/{id}` changes one: `{name, default_passport_id?, add_members?, remove_members?}`.
-pub async fn put(app: &Arc<App>, id: Option<String>, request: Request<Body>) -> Response<Body> {
+/// `POST /v1/projects` makes one.
+pub async fn create(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::write(app, request, &[CreateWork::SCOPE], |ctx, asked: Made| async move {
+        let Made { name, default_passport_id, add_members, remove_members } = asked;
+        put(cluster, &ctx, PutProject { id: None, name: Some(name), default_passport_id, add_members, remove_members }).await
+    })
+    .await
+}
+
+/// `PATCH /v1/projects/{id}` changes one.
+pub async fn change(app: &Arc<App>, id: String, request: Request<Body>) -> Response<Body> {
     let cluster = &app.cluster;
     rest::write(app, request, &[CreateWork::SCOPE], |ctx, asked: Change| async move {
         let Change { name, default_passport_id, add_members, remove_members } = asked;
-        let (project, revision) = cluster.propose(&ctx, PutProject { id, name, default_passport_id, add_members, remove_members }).await?;
-        Ok(Reply::at(revision, shown(project)))
+        put(cluster, &ctx, PutProject { id: Some(id), name, default_passport_id, add_members, remove_members }).await
     })
     .await
+}
+
+async fn put(cluster: &Cluster, ctx: &CallContext, command: PutProject) -> Result<Reply<Value>, CallError> {
+    let (project, revision) = cluster.propose(ctx, command).await?;
+    Ok(Reply::at(revision, shown(project)))
 }
 
 fn shown(project: Project) -> Value {
@@ -43,23 +71,4 @@ fn shown(project: Project) -> Value {
         "members": project.members,
         "created_at_unix_ms": project.created_at,
     })
-}
-
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let (text, texts) = (json!({ "type": "string" }), json!({ "type": "array", "items": { "type": "string" } }));
-    let properties = json!({ "name": text, "default_passport_id": text, "add_members": texts, "remove_members": texts });
-    let operation = |id: &str, summary: &str, parameters: Value, required: Value| {
-        json!({
-            "operationId": id,
-            "summary": summary,
-            "parameters": parameters,
-            "requestBody": { "required": true, "content": { "application/json": { "schema": { "type": "object", "properties": properties, "required": required, "additionalProperties": false } } } },
-            "responses": { "200": { "description": "The project", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
-        })
-    };
-    let id = json!([{ "name": "id", "in": "path", "required": true, "schema": text }]);
-    vec![
-        ("/v1/projects", json!({ "post": operation("create_project", "Make a project", json!([]), json!(["name"])) })),
-        ("/v1/projects/{id}", json!({ "patch": operation("change_project", "Change a project", id, json!([])) })),
-    ]
 }
