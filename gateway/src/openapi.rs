@@ -184,7 +184,7 @@ impl<S: Clone + Send + Sync + 'static> Operation<S> {
     pub fn split(mut self) -> (MethodRouter<S>, String, Value) {
         let is_read = self.document["responses"].get("412").is_none();
         let served =
-            if is_read || self.is_versioned { self.served } else { self.served.layer(middleware::from_fn(conventions::no_if_match)) };
+            if is_read || self.is_versioned { self.served } else { self.served.route_layer(middleware::from_fn(conventions::no_if_match)) };
         let document = self.document.as_object_mut().expect("an object");
         document.retain(|name, value| name != "parameters" || value != &json!([]));
         (served, self.method.as_str().to_lowercase(), self.document)
@@ -237,7 +237,7 @@ pub fn of_tool(entry: &Entry) -> Value {
     let served = || async {};
     let operation = if entry.is_mutating() { Operation::<()>::post } else { Operation::<()>::ask };
     let operation = operation(entry.name, entry.title, served).under(entry.group).about(&entry.description);
-    let operation = operation.body_of(JSON, entry.input.clone()).example(&entry.example);
+    let operation = operation.body_of(JSON, entry.taken()).example(&entry.example);
     let operation = operation.answers_with(200, "The facts", JSON, entry.output.clone());
     let operation = if entry.is_anonymous() { operation.open_in_part() } else { operation };
     operation.split().2
