@@ -11,6 +11,7 @@ use quorate_domain::approval::{
 use quorate_domain::limit::LIST_DEFAULT;
 use quorate_domain::notice::{DeleteWebhook, Format, ListNotices, ListWebhooks, Notice, PutWebhook, Webhook};
 use quorate_domain::{Principal, Refusal, Revision, Tier};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -19,24 +20,24 @@ use crate::cluster::{Cluster, Consistency};
 use crate::limit::{APPROVAL_POLL, APPROVAL_WAIT_MS_MAX, READ_ATTEMPT};
 use crate::notices;
 use crate::registry::{Reply, Tool};
-use crate::rest;
+use crate::rest::{self, NoParameters};
 use crate::server::App;
 use crate::tools::approvals::{ApprovalDecide, ApprovalRequest};
 use crate::wait::Watcher;
 
 const SCOPES: [&str; 2] = [ApprovalDecide::SCOPE, ApprovalRequest::SCOPE];
 
-#[derive(Clone, Copy, Default, Deserialize)]
+#[derive(Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Which {
+pub enum Which {
     #[default]
     Pending,
     All,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Listed {
+pub struct Listed {
     #[serde(default)]
     status: Which,
     limit: Option<u64>,
@@ -60,9 +61,11 @@ pub async fn list(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
     .await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Wait {
+pub struct Wait {
+    /// Milliseconds to wait for its decision.
+    #[schemars(range(max = APPROVAL_WAIT_MS_MAX))]
     wait_ms: Option<u64>,
 }
 
@@ -141,10 +144,6 @@ fn shown(approval: Approval) -> Value {
 
 // ------------------------------------------------------------------ policy
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NoParameters {}
-
 /// `GET /v1/approvals/policy`.
 pub async fn policy(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
     let cluster = &app.cluster;
@@ -155,14 +154,15 @@ pub async fn policy(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
     .await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Policy {
+pub struct Policy {
     #[serde(default)]
     approve_low: bool,
     #[serde(default)]
     approve_medium: bool,
     #[serde(default)]
+    #[schemars(schema_with = "rules")]
     rules: Vec<PolicyRule>,
 }
 
@@ -177,8 +177,13 @@ pub async fn set_policy(app: &Arc<App>, request: Request<Body>) -> Response<Body
     .await
 }
 
+/// What a rule leaves out, it leaves out here too: the policy can be sent back as it was read.
 fn shown_policy(policy: ApprovalPolicy) -> Value {
-    json!({ "approve_low": policy.approve_low, "approve_medium": policy.approve_medium, "rules": policy.rules })
+    let mut rules = json!(policy.rules);
+    for rule in rules.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        rule.retain(|_, value| !value.is_null());
+    }
+    json!({ "approve_low": policy.approve_low, "approve_medium": policy.approve_medium, "rules": rules })
 }
 
 // ------------------------------------------------------------------ notices
@@ -193,16 +198,55 @@ pub async fn webhooks(app: &Arc<App>, request: Request<Body>) -> Response<Body> 
     .await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Address {
+pub struct Address {
     url: String,
     #[serde(default = "generic")]
+    #[schemars(schema_with = "formats")]
     format: Format,
     #[serde(default = "low")]
+    #[schemars(schema_with = "risks")]
     risk_tier_min: RiskTier,
+    /// All when none is named.
     #[serde(default)]
+    #[schemars(schema_with = "kinds")]
     kinds: Vec<String>,
+}
+
+fn rules(_: &mut SchemaGenerator) -> Schema {
+    let (text, number) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 0 }));
+    let risk = json!({ "type": "string", "enum": ["low", "medium", "high"] });
+    let tier = json!({ "type": "string", "enum": ["unverified", "verified", "elite", "operator"] });
+    let properties = json!({
+        "risk_tier": risk,
+        "requester_tier_min": tier,
+        "action_prefix": text,
+        "approve": { "type": "boolean" },
+        "approvals": { "type": "integer", "minimum": 1, "maximum": 2 },
+        "decider_tier_min": tier,
+        "escalate_after_ms": number,
+        "ttl_ms": number,
+    });
+    json_schema!({
+        "type": "array",
+        "description": "The first rule that fits decides; what it leaves out fits all. `action_prefix` is what the action's summary \
+            begins with: whole words, in large or small letters; `approve` lets it pass without a person, for low and medium risk only; `approvals` is how many different people \
+            have to say yes.",
+        "items": { "type": "object", "properties": properties, "additionalProperties": false },
+    })
+}
+
+fn formats(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": ["generic", "slack"] })
+}
+
+fn risks(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": ["low", "medium", "high"] })
+}
+
+fn kinds(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": { "type": "string", "enum": quorate_domain::notice::KINDS } })
 }
 
 fn generic() -> Format {
@@ -258,9 +302,9 @@ fn shown_webhook(webhook: Webhook) -> Value {
     })
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct NoticesWanted {
+pub struct NoticesWanted {
     limit: Option<u64>,
     cursor: Option<String>,
 }
@@ -292,72 +336,4 @@ fn shown_notice(notice: Notice) -> Value {
         "last_error": notice.last_error,
         "settled_at": notice.settled_at.map(|at| at.to_rfc3339()),
     })
-}
-
-// ------------------------------------------------------------------ OpenAPI
-
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let query = |name: &str, schema: Value| json!({ "name": name, "in": "query", "schema": schema });
-    let (text, number) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 0 }));
-    let id = json!({ "name": "id", "in": "path", "required": true, "schema": text });
-    let ok = |description: &str| json!({ "200": { "description": description, "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure });
-    let body = |properties: Value, required: &[&str]| {
-        let schema = json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
-        json!({ "required": true, "content": { "application/json": { "schema": schema } } })
-    };
-    let risk = json!({ "type": "string", "enum": ["low", "medium", "high"] });
-    let tier = json!({ "type": "string", "enum": ["unverified", "verified", "elite", "operator"] });
-    let rule = json!({
-        "type": "object",
-        "description": "The first rule that fits decides; what it leaves out fits all.",
-        "properties": {
-            "risk_tier": risk,
-            "requester_tier_min": tier,
-            "action_prefix": { "type": "string", "description": "The action's summary begins with these words: whole ones, in large or small letters." },
-            "approve": { "type": "boolean", "description": "Let it pass without a person; for low and medium risk only." },
-            "approvals": { "type": "integer", "minimum": 1, "maximum": 2, "description": "Different people who have to say yes." },
-            "decider_tier_min": tier,
-            "escalate_after_ms": number,
-            "ttl_ms": number,
-        },
-        "additionalProperties": false,
-    });
-    let pages = [query("limit", number.clone()), query("cursor", text.clone())];
-    let status = query("status", json!({ "type": "string", "enum": ["pending", "all"], "default": "pending" }));
-    let operation = |id: &str, summary: &str, parameters: Vec<Value>, description: &str| json!({ "operationId": id, "summary": summary, "parameters": parameters, "responses": ok(description) });
-    let with = |mut operation: Value, body: Value| {
-        operation["requestBody"] = body;
-        operation
-    };
-    let policy = json!({ "approve_low": { "type": "boolean" }, "approve_medium": { "type": "boolean" }, "rules": { "type": "array", "items": rule } });
-    let address = json!({
-        "url": text,
-        "format": { "type": "string", "enum": ["generic", "slack"], "default": "generic" },
-        "risk_tier_min": risk,
-        "kinds": { "type": "array", "items": { "type": "string", "enum": quorate_domain::notice::KINDS } },
-    });
-    let [limit, cursor] = pages.clone();
-    vec![
-        ("/v1/approvals", json!({ "get": operation("list_approvals", "List approvals", vec![status, limit, cursor], "Approvals") })),
-        (
-            "/v1/approvals/{id}",
-            json!({ "get": operation("show_approval", "Show an approval, or wait for its decision", vec![id.clone(), query("wait_ms", json!({ "type": "integer", "minimum": 0, "maximum": APPROVAL_WAIT_MS_MAX }))], "The approval") }),
-        ),
-        (
-            "/v1/approvals/policy",
-            json!({
-                "get": operation("show_approval_policy", "Show the policy", vec![], "The policy"),
-                "put": with(operation("set_approval_policy", "Set the whole policy", vec![], "The policy"), body(policy, &[])),
-            }),
-        ),
-        ("/v1/webhooks", json!({ "get": operation("list_webhooks", "Where notices go", vec![], "Addresses") })),
-        (
-            "/v1/webhooks/{id}",
-            json!({
-                "put": with(operation("put_webhook", "Name an address for notices", vec![id.clone()], "The address and its secret"), body(address, &["url"])),
-                "delete": operation("delete_webhook", "Delete an address", vec![id], "The address that was"),
-            }),
-        ),
-        ("/v1/notices", json!({ "get": operation("list_notices", "What became of notices", pages.to_vec(), "Notices") })),
-    ]
 }

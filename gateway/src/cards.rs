@@ -12,8 +12,9 @@ use quorate_domain::punchcard::{
 };
 use quorate_proto::fence::fence_server::{Fence, FenceServer};
 use quorate_proto::fence::{VerifyTokenRequest, VerifyTokenResponse};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use tonic::{Code, Status};
 
 use crate::call::{CallContext, CallError};
@@ -22,14 +23,15 @@ use crate::http::{self, BAD_TOKEN, NoCaller};
 use crate::limit::CHECK_DEADLINE;
 use crate::registry::{Reply, Tool};
 use crate::rest;
+use crate::schema::Nullable;
 use crate::server::App;
 use crate::tools::punchcards::{Card, Cards, CheckPunchcard, PunchIn, PunchOut, Status as CardStatus};
 
 // ------------------------------------------------------------------ lists
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CardsWanted {
+pub struct CardsWanted {
     resource: Option<String>,
     holder_passport: Option<String>,
     status: Option<CardStatus>,
@@ -55,9 +57,9 @@ pub async fn list(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
     .await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct WaitersWanted {
+pub struct WaitersWanted {
     resource: Option<String>,
     holder_passport: Option<String>,
     limit: Option<u64>,
@@ -129,10 +131,12 @@ impl From<Blocked> for Waits {
 
 // ------------------------------------------------------------------ many cards, other hands
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Renew {
+pub struct Renew {
+    /// All that are held when absent.
     #[serde(default)]
+    #[schemars(length(max = 100))]
     resources: Vec<String>,
     ttl_ms: Option<u64>,
     holder_passport: Option<String>,
@@ -151,9 +155,9 @@ pub async fn renew(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
     .await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Transfer {
+pub struct Transfer {
     resource: String,
     to_passport: String,
     holder_passport: Option<String>,
@@ -181,22 +185,22 @@ fn own_or(ctx: &CallContext, named: Option<String>) -> Result<String, CallError>
 
 // ------------------------------------------------------------------ tokens, for what is outside of the cluster
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Verify {
+pub struct Verify {
     resource: String,
     fencing_token: u64,
     holder_passport: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Verified {
+#[derive(Serialize, JsonSchema)]
+pub struct Verified {
     /// The token is that of a live card that covers the resource.
     valid: bool,
     resource: String,
     left_ms: u64,
-    holder_passport: Option<String>,
-    current_token: Option<u64>,
+    holder_passport: Nullable<String>,
+    current_token: Nullable<u64>,
 }
 
 impl From<TokenVerified> for Verified {
@@ -207,8 +211,8 @@ impl From<TokenVerified> for Verified {
             valid,
             resource: found.resource,
             left_ms: found.left_ms.unwrap_or(0),
-            current_token: card.as_ref().map(|card| card.fencing_token.0),
-            holder_passport: card.map(|card| card.holder),
+            current_token: Nullable(card.as_ref().map(|card| card.fencing_token.0)),
+            holder_passport: Nullable(card.map(|card| card.holder)),
         }
     }
 }
@@ -261,8 +265,8 @@ impl Fence for Fencing {
             valid: facts.valid,
             resource: facts.resource,
             left_ms: facts.left_ms,
-            holder_passport: facts.holder_passport.unwrap_or_default(),
-            current_token: facts.current_token.unwrap_or(0),
+            holder_passport: facts.holder_passport.0.unwrap_or_default(),
+            current_token: facts.current_token.0.unwrap_or(0),
             revision,
         }))
     }
@@ -281,74 +285,4 @@ fn status(error: &CallError) -> Status {
         _ => Code::Internal,
     };
     Status::new(code, error.text())
-}
-
-// ------------------------------------------------------------------ OpenAPI
-
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let parameter = |name: &str, kind: &str| json!({ "name": name, "in": "query", "schema": { "type": kind } });
-    let ok = |description: &str| json!({ "200": { "description": description, "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure });
-    let body = |properties: Value, required: &[&str]| {
-        let schema = json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
-        json!({ "required": true, "content": { "application/json": { "schema": schema } } })
-    };
-    let (text, number) = (json!({ "type": "string" }), json!({ "type": "integer", "minimum": 0 }));
-    let asked = json!({ "resource": text, "fencing_token": number, "holder_passport": text });
-    vec![
-        (
-            "/v1/punchcards",
-            json!({ "get": {
-                "operationId": "history_of_punchcards",
-                "summary": "List punchcards",
-                "description": "Cards of the tenant, newest first. With `resource`, every card that it ever had.",
-                "parameters": [parameter("resource", "string"), parameter("holder_passport", "string"), parameter("status", "string"), parameter("limit", "integer"), parameter("cursor", "string")],
-                "responses": ok("Cards"),
-            } }),
-        ),
-        (
-            "/v1/punchcards/waiters",
-            json!({ "get": {
-                "operationId": "list_waiters",
-                "summary": "Who waits for what, and for whom",
-                "parameters": [parameter("resource", "string"), parameter("holder_passport", "string"), parameter("limit", "integer"), parameter("cursor", "string")],
-                "responses": ok("Places in the queue"),
-            } }),
-        ),
-        (
-            "/v1/punchcards/renew",
-            json!({ "post": {
-                "operationId": "renew_punchcards",
-                "summary": "Renew many cards in one entry",
-                "requestBody": body(json!({ "resources": { "type": "array", "items": text, "maxItems": 100 }, "ttl_ms": number, "holder_passport": text }), &[]),
-                "responses": ok("What was renewed, and what is not held"),
-            } }),
-        ),
-        (
-            "/v1/punchcards/transfer",
-            json!({ "post": {
-                "operationId": "transfer_punchcard",
-                "summary": "Hand a card over, under a new token",
-                "requestBody": body(json!({ "resource": text, "to_passport": text, "holder_passport": text, "fencing_token": number }), &["resource", "to_passport"]),
-                "responses": ok("The card that ended and the one that began"),
-            } }),
-        ),
-        (
-            "/v1/punchcards/verify",
-            json!({
-                "get": {
-                    "operationId": "verify_token",
-                    "summary": "Whether a fencing token is good for a resource now",
-                    "description": "For whoever takes writes under punchcards outside of the cluster. Linearizable. The same is gRPC's `quorate.fence.v1.Fence/VerifyToken` at this address.",
-                    "parameters": [parameter("resource", "string"), parameter("fencing_token", "integer"), parameter("holder_passport", "string")],
-                    "responses": ok("`valid`, and who holds the resource"),
-                },
-                "post": {
-                    "operationId": "verify_token_of_body",
-                    "summary": "The same with a body",
-                    "requestBody": body(asked, &["resource", "fencing_token"]),
-                    "responses": ok("`valid`, and who holds the resource"),
-                },
-            }),
-        ),
-    ]
 }

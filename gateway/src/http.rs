@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use quorate_domain::Principal;
-use quorate_domain::refusal::shown;
 use quorate_proof::Report;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::arguments::read_as;
 use crate::auth::Credential;
 use crate::call::{CallContext, CallError};
-use crate::edge;
-use crate::ingest;
+use crate::edge::{self, BodyError};
 use crate::limit::GET_WITHIN;
 use crate::mcp::idempotency_key;
+use crate::registry::Answer;
 use crate::server::App;
 use crate::tools::measures;
 use crate::tools::observations::{self, Told};
 use crate::traces::Tags;
-use crate::{approvals, budgets, cards, kinds, projects, proofs, scans, sign_in, sync};
 
 /// Where the log stood.
 pub const REVISION: HeaderName = HeaderName::from_static("quorate-revision");
@@ -48,18 +48,21 @@ pub async fn call_tool(app: &Arc<App>, name: &str, request: Request<Body>) -> Re
         ..CallContext::new(caller, deadline, app.services.clone())
     };
     match app.call(&entry, arguments, ctx).await {
-        Ok(answer) => {
-            let mut response = edge::json_response(StatusCode::OK, answer.facts);
-            if let Some(revision) = answer.revision {
-                response.headers_mut().insert(REVISION, HeaderValue::from(revision.0));
-            }
-            if let Some(warning) = answer.warning.and_then(|warning| HeaderValue::try_from(warning).ok()) {
-                response.headers_mut().insert(WARNING, warning);
-            }
-            response
-        }
+        Ok(answer) => told(answer),
         Err(error) => refusal(&error),
     }
+}
+
+/// A tool's answer as a response.
+pub fn told(answer: Answer) -> Response<Body> {
+    let mut response = edge::json_response(StatusCode::OK, answer.facts);
+    if let Some(revision) = answer.revision {
+        response.headers_mut().insert(REVISION, HeaderValue::from(revision.0));
+    }
+    if let Some(warning) = answer.warning.and_then(|warning| HeaderValue::try_from(warning).ok()) {
+        response.headers_mut().insert(WARNING, warning);
+    }
+    response
 }
 
 /// What a client says that its call belongs to.
@@ -94,7 +97,7 @@ pub async fn receive_within(app: &Arc<App>, request: Request<Body>, within: Dura
 }
 
 /// `POST /v1/sessions/{id}/observations`, and its `/batch`: what happened in a session.
-pub async fn observe<T: DeserializeOwned>(
+pub async fn observe<T: DeserializeOwned + JsonSchema + 'static>(
     app: &Arc<App>,
     session_id: String,
     request: Request<Body>,
@@ -113,10 +116,7 @@ pub async fn observe<T: DeserializeOwned>(
     }
     let idempotency_key = idempotency_key(&headers);
     let ctx = CallContext { idempotency_key, ..CallContext::new(caller, deadline, app.services.clone()) };
-    let read = arguments(&headers, &body).and_then(|value| {
-        let fix = "An observation is {\"provider\", \"kind\", \"payload\", \"client_ts\"?}; a batch is {\"observations\": [...]} of them.";
-        serde_json::from_value(value).map_err(|error| CallError::arguments(shown(&error.to_string()), fix))
-    });
+    let read = arguments(&headers, &body).and_then(read_as);
     let done = match read {
         Ok(value) => observations::tell(&ctx, &app.cluster, session_id, told(value)).await,
         Err(error) => Err(error),
@@ -145,10 +145,7 @@ pub async fn write_activity(app: &Arc<App>, request: Request<Body>) -> Response<
     let ctx = CallContext { idempotency_key: idempotency_key(&headers), ..CallContext::new(caller, deadline, app.services.clone()) };
     // Who may not write is told so whatever the body is.
     let may = measures::may_write(&ctx);
-    let read = may.and_then(|()| arguments(&headers, &body)).and_then(|value| {
-        let fix = "A turn is {\"session_id\", \"kind\", \"text\", \"private\"?, \"intent\"?, \"tool\"?, \"confidence\"?, \"fact_refs\"?, \"receipt_ids\"?}.";
-        serde_json::from_value(value).map_err(|error| CallError::arguments(shown(&error.to_string()), fix))
-    });
+    let read = may.and_then(|()| arguments(&headers, &body)).and_then(read_as);
     let done = match read {
         Ok(turn) => measures::write_turn(&ctx, &app.cluster, turn).await,
         Err(error) => Err(error),
@@ -301,102 +298,4 @@ pub fn readyz(app: &Arc<App>, verbose: bool) -> Response<Body> {
         "problems": view.problems,
     });
     edge::json_response(status, body.to_string())
-}
-
-// ------------------------------------------------------------------ OpenAPI
-
-/// `GET /v1/openapi.json`.
-pub fn openapi(app: &App) -> Value {
-    let problem = json!({
-        "type": "object",
-        "properties": {
-            "type": { "type": "string" },
-            "title": { "type": "string" },
-            "status": { "type": "integer" },
-            "detail": { "type": "string" },
-            "code": { "description": "A number of JSON-RPC, or a stable word." },
-            "message": { "type": "string", "description": "What happened, whether anything was written, and what to do next." },
-            "retryable": { "type": "boolean" },
-            "wrote": { "type": "string", "enum": ["no", "unknown"] },
-            "data": { "type": "object" },
-        },
-        "required": ["type", "title", "status"],
-    });
-    let failure = json!({ "description": "Refused or failed", "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } } });
-    let mut paths = json!({});
-    for (path, id, summary) in [
-        ("/v1/guard", "guard_edit", "Ask before an edit, and lease what it changes"),
-        ("/v1/hook/claude-code", "hook_claude_code", "The same as an HTTP hook of Claude Code"),
-    ] {
-        paths[path] = json!({ "post": {
-            "operationId": id,
-            "summary": summary,
-            "requestBody": { "required": true, "content": { "application/json": { "schema": { "type": "object" } } } },
-            "responses": { "200": { "description": "The verdict", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
-        } });
-    }
-    paths["/v1/events"] = json!({ "get": {
-        "operationId": "follow_events",
-        "summary": "Follow changes",
-        "description": "Every change of the tenant as server-sent events: `change` with `{revision, kind, id, about}`; `progress` with \
-            `{revision}`, up to where there is nothing more to tell; `compacted` with `{through}`, `refused` and `stopping` are the last \
-            one of a stream. Go on from the id of the last event. A reader that leaves events waiting for 30 seconds is cut off.",
-        "parameters": [
-            { "name": "since", "in": "query", "schema": { "type": "string" }, "description": "A revision, or the id of an event; now when absent." },
-            { "name": "kinds", "in": "query", "schema": { "type": "string" }, "description": "Kinds such as `work.moved`, or beginnings such as `fact.`, with commas between." },
-            { "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" }, "description": "Goes before `since`." },
-        ],
-        "responses": {
-            "200": { "description": "The stream", "content": { "text/event-stream": { "schema": { "type": "string" } } } },
-            "410": { "description": "What happened after `since` is gone; `data.through` says up to where" },
-            "default": failure,
-        },
-    } });
-    for (path, operation) in proofs::openapi(&failure)
-        .into_iter()
-        .chain(sign_in::openapi(&failure))
-        .chain(observations::openapi(&failure))
-        .chain(measures::openapi(&failure))
-        .chain(cards::openapi(&failure))
-        .chain(approvals::openapi(&failure))
-        .chain(projects::openapi(&failure))
-        .chain(budgets::openapi(&failure))
-        .chain(kinds::openapi(&failure))
-        .chain(scans::openapi(&failure))
-        .chain(ingest::openapi(&failure))
-        .chain(sync::serve::openapi(&failure))
-    {
-        paths[path] = operation;
-    }
-    for entry in app.tools.entries() {
-        let mut operation = json!({
-            "operationId": entry.name,
-            "summary": entry.title,
-            "description": entry.description,
-            "tags": [entry.group],
-            "requestBody": { "required": true, "content": { "application/json": { "schema": entry.input, "example": entry.example } } },
-            "responses": {
-                "200": {
-                    "description": "The facts",
-                    "headers": { "Quorate-Revision": { "description": "Where the log stood", "schema": { "type": "integer" } } },
-                    "content": { "application/json": { "schema": entry.output } },
-                },
-                "default": failure,
-            },
-        });
-        if entry.is_mutating() {
-            operation["parameters"] = json!([{ "name": "Idempotency-Key", "in": "header", "schema": { "type": "string" }, "description": "The same as the argument `idempotency_key`." }]);
-        }
-        paths[format!("/v1/tools/crux/{}", entry.name)] = json!({ "post": operation });
-    }
-    json!({
-        "openapi": "3.1.0",
-        "info": { "title": "Quorate", "version": env!("CARGO_PKG_VERSION"), "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" } },
-        "security": [{ "bearer": [] }],
-        "paths": paths,
-        "components": {
-            "securitySchemes": { "bearer": { "type": "http", "scheme": "bearer" } },
-            "schemas": { "Problem": problem },
-        },
-    })
 }

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use quorate_domain::graph::PutKind;
 use quorate_domain::graph::kind::Rule;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,18 +17,19 @@ use crate::tools::graph::check_schema;
 
 pub const SCOPE: &str = "admin";
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Given {
+pub struct Given {
     description: String,
+    #[schemars(with = "serde_json::Map<String, Value>")]
     json_schema: Value,
     #[serde(default)]
     outgoing: Vec<Edges>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Edges {
+pub struct Edges {
     edge_kind: String,
     to: Vec<String>,
 }
@@ -49,25 +51,4 @@ pub async fn put(app: &Arc<App>, kind: String, request: Request<Body>) -> Respon
         Ok(Reply::at(revision, facts))
     })
     .await
-}
-
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let text = json!({ "type": "string" });
-    let edges = json!({
-        "type": "object",
-        "properties": { "edge_kind": text, "to": { "type": "array", "items": text } },
-        "required": ["edge_kind", "to"],
-        "additionalProperties": false,
-    });
-    let properties = json!({ "description": text, "json_schema": { "type": "object" }, "outgoing": { "type": "array", "items": edges } });
-    let given =
-        json!({ "type": "object", "properties": properties, "required": ["description", "json_schema"], "additionalProperties": false });
-    let put = json!({
-        "operationId": "put_kind",
-        "summary": "Register a kind of entities",
-        "parameters": [{ "name": "kind", "in": "path", "required": true, "schema": text }],
-        "requestBody": { "required": true, "content": { "application/json": { "schema": given } } },
-        "responses": { "200": { "description": "The kind", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
-    });
-    vec![("/v1/kinds/{kind}", json!({ "put": put }))]
 }

@@ -11,7 +11,10 @@
 //! [`scans`], [`plans`], [`github`] and [`sync`] (connectors to what lies outside), [`routes`] and [`egress`] (what is let in and out), [`surface`] and
 //! [`profile`] (what is listed), [`update`], [`docs`], [`metrics`].
 
+mod admin;
+mod api;
 pub mod approvals;
+mod arguments;
 pub mod auth;
 pub mod budgets;
 mod c2pa;
@@ -22,10 +25,12 @@ pub mod config;
 mod conformance;
 pub mod connection;
 mod console;
+mod conventions;
 pub mod docs;
 pub mod edge;
 pub mod egress;
 pub mod events;
+mod faces;
 mod git;
 pub mod github;
 pub mod hook;
@@ -39,12 +44,14 @@ pub mod limit;
 pub mod mcp;
 pub mod metrics;
 mod notices;
+mod openapi;
 pub mod outbox;
 pub mod plans;
 pub mod profile;
 pub mod projects;
 pub mod proofs;
 pub mod rates;
+mod reference;
 pub mod registry;
 pub mod rest;
 pub mod routes;

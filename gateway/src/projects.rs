@@ -6,20 +6,34 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use quorate_domain::identity::{GetPassport, Passport, SetWorkGate};
 use quorate_domain::work::{Project, PutProject};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::call::{CallContext, CallError};
+use crate::cluster::Cluster;
 use crate::registry::{Reply, Tool};
-use crate::rest;
+use crate::rest::{self, NoParameters};
 use crate::server::App;
 use crate::tools::work::CreateWork;
 
 /// What setting and seeing a work gate needs.
 pub const GATING: &str = "admin";
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Change {
+pub struct Made {
+    name: String,
+    default_passport_id: Option<String>,
+    #[serde(default)]
+    add_members: Vec<String>,
+    #[serde(default)]
+    remove_members: Vec<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
     name: Option<String>,
     default_passport_id: Option<String>,
     #[serde(default)]
@@ -28,15 +42,29 @@ struct Change {
     remove_members: Vec<String>,
 }
 
-/// `POST /v1/projects` makes one, `PATCH /v1/projects/{id}` changes one: `{name, default_passport_id?, add_members?, remove_members?}`.
-pub async fn put(app: &Arc<App>, id: Option<String>, request: Request<Body>) -> Response<Body> {
+/// `POST /v1/projects` makes one.
+pub async fn create(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::write(app, request, &[CreateWork::SCOPE], |ctx, asked: Made| async move {
+        let Made { name, default_passport_id, add_members, remove_members } = asked;
+        put(cluster, &ctx, PutProject { id: None, name: Some(name), default_passport_id, add_members, remove_members }).await
+    })
+    .await
+}
+
+/// `PATCH /v1/projects/{id}` changes one.
+pub async fn change(app: &Arc<App>, id: String, request: Request<Body>) -> Response<Body> {
     let cluster = &app.cluster;
     rest::write(app, request, &[CreateWork::SCOPE], |ctx, asked: Change| async move {
         let Change { name, default_passport_id, add_members, remove_members } = asked;
-        let (project, revision) = cluster.propose(&ctx, PutProject { id, name, default_passport_id, add_members, remove_members }).await?;
-        Ok(Reply::at(revision, shown(project)))
+        put(cluster, &ctx, PutProject { id: Some(id), name, default_passport_id, add_members, remove_members }).await
     })
     .await
+}
+
+async fn put(cluster: &Cluster, ctx: &CallContext, command: PutProject) -> Result<Reply<Value>, CallError> {
+    let (project, revision) = cluster.propose(ctx, command).await?;
+    Ok(Reply::at(revision, shown(project)))
 }
 
 fn shown(project: Project) -> Value {
@@ -49,24 +77,21 @@ fn shown(project: Project) -> Value {
     })
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
-
 /// `GET /v1/passports/{passport}/work-gate`: whether a passport's moves of work wait for a person.
 pub async fn gate(app: &Arc<App>, passport: String, request: Request<Body>) -> Response<Body> {
     let cluster = &app.cluster;
-    rest::read(app, request, &[GATING], |ctx, _: Nothing| async move {
+    rest::read(app, request, &[GATING], |ctx, _: NoParameters| async move {
         let (found, served) = cluster.read(&ctx, GetPassport { passport }).await?;
         Ok(Reply::at(served.revision, gate_of(found)))
     })
     .await
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Gate {
-    agent_work_gate: bool,
+pub struct Gate {
+    /// Whether its moves of work wait for a person.
+    pub agent_work_gate: bool,
 }
 
 /// `PUT /v1/passports/{passport}/work-gate` `{agent_work_gate}`: from now on they wait, or do not.
@@ -80,39 +105,14 @@ pub async fn set_gate(app: &Arc<App>, passport: String, request: Request<Body>) 
     .await
 }
 
-fn gate_of(passport: Passport) -> Value {
-    json!({ "passport_id": passport.name, "agent_work_gate": passport.agent_work_gate })
+/// What both answer.
+#[derive(Serialize, JsonSchema)]
+pub struct WorkGate {
+    passport_id: String,
+    /// Whether its moves of work wait for a person.
+    agent_work_gate: bool,
 }
 
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let (text, texts) = (json!({ "type": "string" }), json!({ "type": "array", "items": { "type": "string" } }));
-    let properties = json!({ "name": text, "default_passport_id": text, "add_members": texts, "remove_members": texts });
-    let operation = |id: &str, summary: &str, parameters: Value, required: Value| {
-        json!({
-            "operationId": id,
-            "summary": summary,
-            "parameters": parameters,
-            "requestBody": { "required": true, "content": { "application/json": { "schema": { "type": "object", "properties": properties, "required": required, "additionalProperties": false } } } },
-            "responses": { "200": { "description": "The project", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
-        })
-    };
-    let gate = json!({ "type": "object", "properties": { "passport_id": text, "agent_work_gate": { "type": "boolean" } } });
-    let gating = |id: &str, summary: &str| {
-        json!({
-            "operationId": id,
-            "summary": summary,
-            "parameters": [{ "name": "passport", "in": "path", "required": true, "schema": text }],
-            "responses": { "200": { "description": "The gate", "content": { "application/json": { "schema": gate } } }, "default": failure },
-        })
-    };
-    let mut set_gate = gating("set_work_gate", "Have a passport's moves of work wait for a person, or not");
-    let given = json!({ "type": "object", "properties": { "agent_work_gate": { "type": "boolean" } }, "required": ["agent_work_gate"], "additionalProperties": false });
-    set_gate["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": given } } });
-    let show_gate = gating("get_work_gate", "Show whether a passport's moves of work wait for a person");
-    let id = json!([{ "name": "id", "in": "path", "required": true, "schema": text }]);
-    vec![
-        ("/v1/projects", json!({ "post": operation("create_project", "Make a project", json!([]), json!(["name"])) })),
-        ("/v1/passports/{passport}/work-gate", json!({ "get": show_gate, "put": set_gate })),
-        ("/v1/projects/{id}", json!({ "patch": operation("change_project", "Change a project", id, json!([])) })),
-    ]
+fn gate_of(passport: Passport) -> WorkGate {
+    WorkGate { passport_id: passport.name, agent_work_gate: passport.agent_work_gate }
 }

@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use quorate_domain::key_ring::{Cosigner, ListReceiptKeys, ReceiptKeys};
-use quorate_domain::receipt::{GetLogHead, ProveConsistency, ProveInclusion, ProveReceipt};
+use quorate_domain::limit::LIST_DEFAULT;
+use quorate_domain::receipt::{GetLogHead, ListReceipts, ProveConsistency, ProveInclusion, ProveReceipt};
 use quorate_domain::refusal::shown;
 use quorate_domain::{QueryKind, Revision};
 use quorate_proof::file::{self, ConsistencyFile, HeadFile, InclusionFile, ReceiptFile};
 use quorate_proof::heads::CosignedHeadFile;
 use quorate_proof::note;
 use quorate_proof::ring::{self, Keys};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -21,8 +23,61 @@ use crate::call::{CallContext, CallError};
 use crate::cluster::Consistency;
 use crate::edge;
 use crate::http::{REVISION, get_deadline, identify, refusal};
+use crate::registry::Reply;
+use crate::rest::{self, Page};
 use crate::server::App;
 use crate::tools::receipts::SCOPE;
+
+/// `GET /v1/receipts?limit=&cursor=`: what proves what, the newest first.
+pub async fn list(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::read(app, request, &[SCOPE], |ctx, Page { limit, cursor }: Page| async move {
+        let (found, served) = cluster.read(&ctx, ListReceipts { limit: limit.unwrap_or(LIST_DEFAULT as u64), cursor }).await?;
+        let receipts = found.receipts.into_iter().map(|row| Receipt {
+            receipt_id: row.receipt_id,
+            kind: row.kind,
+            seq: row.seq,
+            made_at: row.made_at.to_rfc3339(),
+            signer_passport: row.signer_passport,
+        });
+        Ok(Reply::at(served.revision, Receipts { receipts: receipts.collect(), size: found.size, next_cursor: found.next_cursor }))
+    })
+    .await
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Receipts {
+    receipts: Vec<Receipt>,
+    /// How many there are in all.
+    size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub struct Receipt {
+    receipt_id: String,
+    /// What it proves, where its body says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<String>,
+    /// Its number in the log.
+    seq: u64,
+    made_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signer_passport: Option<String>,
+}
+
+/// What a parameter of the proofs means.
+pub fn about(name: &str) -> &'static str {
+    match name {
+        "size" => "How many receipts the head covers; the newest when absent.",
+        "seq" => "The receipt's number in the log.",
+        "from" => "How many receipts the earlier head covers.",
+        "to" => "How many the later one covers; the newest when absent.",
+        COSIGNERS => "Nodes that have to have signed it; a majority when absent.",
+        _ => "Answers as of this revision or a later one, from any node.",
+    }
+}
 
 type Pairs = [(String, String)];
 
@@ -245,38 +300,4 @@ impl Numbers {
     fn needed(&self, name: &str) -> Result<u64, CallError> {
         self.get(name).ok_or_else(|| CallError::arguments(format!("`{name}` is missing"), format!("Add `?{name}=`.")))
     }
-}
-
-/// The paths of this module in the OpenAPI document.
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let number = |name: &str, required: bool| json!({ "name": name, "in": "query", "required": required, "schema": { "type": "integer", "minimum": 0 } });
-    let get = |id: &str, summary: &str, parameters: Vec<Value>| {
-        let at_least = [number(AT_LEAST, false)];
-        json!({ "get": {
-            "operationId": id,
-            "summary": summary,
-            "tags": ["receipts"],
-            "parameters": parameters.into_iter().chain(at_least).collect::<Vec<_>>(),
-            "responses": { "200": { "description": "A file for `quorate verify`", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
-        } })
-    };
-    let mut checkpoint = get("get_checkpoint", "The newest head as a C2SP checkpoint, cosigned by nodes", vec![number(COSIGNERS, false)]);
-    checkpoint["get"]["responses"]["200"] =
-        json!({ "description": "A signed note", "content": { "text/plain": { "schema": { "type": "string" } } } });
-    let id = json!({ "name": "id", "in": "path", "required": true, "schema": { "type": "string" } });
-    vec![
-        ("/v1/receipts/{id}", get("get_receipt", "A receipt with its proof", vec![id, number("size", false)])),
-        ("/v1/log/keys", get("list_receipt_keys", "The keys that receipts were ever signed with", vec![])),
-        ("/v1/log/cosigned", get("get_cosigned_head", "The newest head, cosigned by nodes", vec![number(COSIGNERS, false)])),
-        ("/v1/log/checkpoint", checkpoint),
-        ("/v1/log/head", get("get_log_head", "A signed head of the log", vec![number("size", false)])),
-        (
-            "/v1/log/proof/inclusion",
-            get("prove_inclusion", "That a receipt stands in the log", vec![number("seq", true), number("size", false)]),
-        ),
-        (
-            "/v1/log/proof/consistency",
-            get("prove_consistency", "That one head continues another", vec![number("from", true), number("to", false)]),
-        ),
-    ]
 }

@@ -253,6 +253,23 @@ impl Entry {
         }
     }
 
+    /// Whether a caller without a token gets an answer too.
+    pub fn is_anonymous(&self) -> bool {
+        self.anonymous
+    }
+
+    /// The arguments as they are taken, which is a little more than what a model is told.
+    pub fn taken(&self) -> Value {
+        let mut input = self.input.clone();
+        for name in self.zero_is_none {
+            input["properties"][name]["minimum"] = 0.into();
+        }
+        for name in self.lists_as_text {
+            input["properties"][name]["type"] = json!(["array", "string"]);
+        }
+        input
+    }
+
     pub fn is_mutating(&self) -> bool {
         self.effect != Effect::Read
     }
@@ -269,14 +286,17 @@ impl Entry {
         result
     }
 
-    async fn checked_call(&self, mut arguments: Value, mut ctx: CallContext, cluster: &Cluster) -> Result<Answer, CallError> {
+    /// Whether the caller may call it at all.
+    pub fn admits(&self, ctx: &CallContext) -> Result<(), CallError> {
         match &ctx.caller {
-            None if !self.anonymous => return Err(CallError::Unauthenticated),
-            Some(caller) if !self.scope.is_empty() && !caller.may(self.scope) => {
-                return Err(CallError::MissingScope { scope: self.scope.into() });
-            }
-            _ => {}
+            None if !self.anonymous => Err(CallError::Unauthenticated),
+            Some(caller) if !self.scope.is_empty() && !caller.may(self.scope) => Err(CallError::MissingScope { scope: self.scope.into() }),
+            _ => Ok(()),
         }
+    }
+
+    async fn checked_call(&self, mut arguments: Value, mut ctx: CallContext, cluster: &Cluster) -> Result<Answer, CallError> {
+        self.admits(&ctx)?;
         if let Value::Object(arguments) = &mut arguments {
             arguments.retain(|name, value| !self.zero_is_none.contains(&name.as_str()) || value.as_f64() != Some(0.0));
         }
@@ -430,7 +450,7 @@ fn list(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
 
 /// Checks an argument that has to be a number, and says its whole range; others are left to the validator. A whole number
 /// becomes an integer however it is written, `1e3` or `1000.0`, as JSON Schema has it.
-fn check_number(name: &str, schema: &Value, value: &mut Value) -> Result<(), String> {
+pub fn check_number(name: &str, schema: &Value, value: &mut Value) -> Result<(), String> {
     let (kind, number) = match schema["type"].as_str() {
         Some("integer") => {
             if let Some(whole) = value.as_f64().filter(|_| value.is_f64()).and_then(whole) {

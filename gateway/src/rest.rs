@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::Query;
-use axum::http::{HeaderValue, Request, Response, StatusCode};
-use quorate_domain::refusal::shown;
-use serde::Serialize;
+use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
+use crate::arguments::{self, read_as};
 use crate::call::{CallContext, CallError};
-use crate::edge;
-use crate::http::{REVISION, Received, arguments, get_deadline, get_within, identify, receive, receive_within, refusal};
+use crate::http::{REVISION, Received, get_deadline, get_within, identify, receive, receive_within, refusal};
 use crate::mcp::idempotency_key;
 use crate::rates::Lane;
 use crate::registry::Reply;
 use crate::server::App;
+use crate::{edge, http};
 
 /// Answers a read whose parameters stand in the address.
 pub async fn read<T, F, Fut>(
@@ -25,7 +25,7 @@ pub async fn read<T, F, Fut>(
     run: impl FnOnce(CallContext, T) -> Fut,
 ) -> Response<Body>
 where
-    T: DeserializeOwned,
+    T: DeserializeOwned + JsonSchema + 'static,
     F: Serialize,
     Fut: Future<Output = Result<Reply<F>, CallError>>,
 {
@@ -35,8 +35,8 @@ where
         Err(refused) => return refused,
     };
     let ctx = CallContext::new(caller, deadline, app.services.clone());
-    let parameters = Query::<T>::try_from_uri(request.uri()).map(|Query(parameters)| parameters);
-    let parameters = parameters.map_err(|error| bad(&error.to_string(), "Correct the parameters; `GET /v1/openapi.json` lists them."));
+    let query = request.uri().query().unwrap_or_default();
+    let parameters = arguments::form::<T>().of_query(query, &[]).and_then(|pairs| read_as(pairs.into()));
     answer(ctx, scopes, parameters, run).await
 }
 
@@ -48,12 +48,13 @@ pub async fn write<T, F, Fut>(
     run: impl FnOnce(CallContext, T) -> Fut,
 ) -> Response<Body>
 where
-    T: DeserializeOwned,
+    T: DeserializeOwned + JsonSchema + 'static,
     F: Serialize,
     Fut: Future<Output = Result<Reply<F>, CallError>>,
 {
+    let uri = request.uri().clone();
     match receive(app, request).await {
-        Ok(received) => posted(app, received, scopes, run).await,
+        Ok(received) => posted(app, &uri, received, scopes, run).await,
         Err(refused) => refused,
     }
 }
@@ -66,37 +67,32 @@ pub async fn ask<T, F, Fut>(
     run: impl FnOnce(CallContext, T) -> Fut,
 ) -> Response<Body>
 where
-    T: DeserializeOwned,
+    T: DeserializeOwned + JsonSchema + 'static,
     F: Serialize,
     Fut: Future<Output = Result<Reply<F>, CallError>>,
 {
+    let uri = request.uri().clone();
     match receive_within(app, request, get_within(app)).await {
-        Ok(received) => posted(app, received, scopes, run).await,
+        Ok(received) => posted(app, &uri, received, scopes, run).await,
         Err(refused) => refused,
     }
 }
 
 async fn posted<T, F, Fut>(
     app: &Arc<App>,
+    uri: &Uri,
     Received { headers, body, caller, deadline }: Received,
     scopes: &[&str],
     run: impl FnOnce(CallContext, T) -> Fut,
 ) -> Response<Body>
 where
-    T: DeserializeOwned,
+    T: DeserializeOwned + JsonSchema + 'static,
     F: Serialize,
     Fut: Future<Output = Result<Reply<F>, CallError>>,
 {
     let ctx = CallContext { idempotency_key: idempotency_key(&headers), ..CallContext::new(caller, deadline, app.services.clone()) };
-    let read = arguments(&headers, &body).and_then(|value| {
-        let fix = "Correct the body; `GET /v1/openapi.json` shows what it holds.";
-        serde_json::from_value(value).map_err(|error| bad(&error.to_string(), fix))
-    });
+    let read = arguments::none_beside(uri.query()).and_then(|()| http::arguments(&headers, &body)).and_then(read_as);
     answer(ctx, scopes, read, run).await
-}
-
-fn bad(problem: &str, fix: &str) -> CallError {
-    CallError::arguments(shown(problem), fix)
 }
 
 async fn answer<T, F, Fut>(
@@ -137,4 +133,20 @@ pub fn allowed(ctx: &CallContext, scopes: &[&str]) -> Result<(), CallError> {
         true => Ok(()),
         false => Err(CallError::MissingScope { scope: scopes[0].into() }),
     }
+}
+
+/// For addresses that take no parameters.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NoParameters {}
+
+/// For lists without a filter.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    /// Rows to show, at most 1,000.
+    #[schemars(range(min = 1, max = 1_000))]
+    pub limit: Option<u64>,
+    /// The `next_cursor` of the page before.
+    pub cursor: Option<String>,
 }

@@ -3,6 +3,9 @@
 
 use axum::Router;
 use axum::routing::MethodRouter;
+use serde_json::Value;
+
+use crate::openapi::Operation;
 
 /// What an address asks of its callers. Enforced where it is served; the tests hold the two together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub enum Access {
 pub struct Route {
     pub path: &'static str,
     pub access: Access,
+    /// By method, as OpenAPI tells them. None: it is told elsewhere, as MCP and the console are.
+    pub operations: Vec<(String, Value)>,
 }
 
 /// A router, and its addresses in the order in which they were added.
@@ -40,7 +45,22 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
 
     /// Adds an address with its gate.
     pub fn route(mut self, path: &'static str, access: Access, served: MethodRouter<S>) -> Self {
-        self.table.push(Route { path, access });
+        self.table.push(Route { path, access, operations: Vec::new() });
+        Self { router: self.router.route(path, served), table: self.table }
+    }
+
+    /// Adds an address of the HTTP API with its gate and its operations.
+    pub fn api<const N: usize>(self, path: &'static str, access: Access, operations: [Operation<S>; N]) -> Self {
+        operations.into_iter().fold(self, |routes, operation| routes.operation(path, access, operation))
+    }
+
+    /// Adds one operation; the address may have others.
+    pub fn operation(mut self, path: &'static str, access: Access, operation: Operation<S>) -> Self {
+        let (served, method, document) = operation.split();
+        match self.table.iter_mut().find(|route| route.path == path && route.access == access) {
+            Some(route) => route.operations.push((method, document)),
+            None => self.table.push(Route { path, access, operations: vec![(method, document)] }),
+        }
         Self { router: self.router.route(path, served), table: self.table }
     }
 }

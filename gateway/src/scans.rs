@@ -10,25 +10,25 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use quorate_domain::limit::{SCAN_FILE_PARTS_MAX, SCAN_PART_BYTES_MAX, SCAN_PART_ROWS_MAX, SCAN_PARTS_PER_CALL_MAX};
-use quorate_domain::refusal::shown;
 use quorate_domain::repo::scan::{
     EdgeRow, FileRow, FinishScan, MissingParts, PartContent, PutScanParts, RouteRow, Totals, file_id, part_of,
 };
 use quorate_domain::{CommandKind, Refusal};
 use quorate_scan::resolve::Unresolved;
 use quorate_scan::{Cache, Options, Progress, Scan, ScanError, Storyline};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 
+use crate::arguments::read_as;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
 use crate::edge;
 use crate::http::{Received, arguments, receive, refusal};
 use crate::mcp::idempotency_key;
 use crate::server::App;
-use crate::tools::group;
 
 /// What parts should hold, so that a change of a file sends little.
 const PART_BYTES_WANTED: usize = 16 * 1024;
@@ -247,39 +247,56 @@ async fn store(ctx: &CallContext, cluster: &Cluster, repo_id: &str, dealt: &Deal
 
 // ------------------------------------------------------------------ HTTP
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Hashes {
+pub struct Hashes {
     parts: Vec<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Contents {
+pub struct Contents {
+    #[schemars(schema_with = "contents")]
     parts: Vec<PartContent>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Finish {
+pub struct Finish {
     file_parts: Vec<String>,
     route_parts: Vec<String>,
+    #[schemars(schema_with = "totals")]
     totals: Totals,
 }
 
+fn contents(_: &mut SchemaGenerator) -> Schema {
+    let rows = json!({ "type": "array", "items": { "type": "object" } });
+    let part = json!({ "type": "object", "properties": { "files": rows, "routes": rows }, "additionalProperties": false });
+    json_schema!({ "type": "array", "items": part })
+}
+
+fn totals(_: &mut SchemaGenerator) -> Schema {
+    let whole = json!({ "type": "integer", "minimum": 0 });
+    json_schema!({
+        "type": "object",
+        "properties": { "files": whole, "lines": whole, "routes": whole, "problems": whole },
+        "required": ["files", "lines", "routes", "problems"],
+        "additionalProperties": false,
+    })
+}
+
 /// A request of somebody who may scan, and what is in it.
-async fn taken<T: DeserializeOwned>(app: &Arc<App>, request: Request<Body>) -> Result<(CallContext, T), Response<Body>> {
+async fn taken<T: DeserializeOwned + JsonSchema + 'static>(
+    app: &Arc<App>,
+    request: Request<Body>,
+) -> Result<(CallContext, T), Response<Body>> {
     let Received { headers, body, caller, deadline } = receive(app, request).await?;
     match &caller {
         None => return Err(refusal(&CallError::Unauthenticated)),
         Some(caller) if !caller.may(SCOPE) => return Err(refusal(&CallError::MissingScope { scope: SCOPE.into() })),
         Some(_) => {}
     }
-    let read = arguments(&headers, &body).and_then(|value| {
-        serde_json::from_value(value).map_err(|error| {
-            CallError::arguments(shown(&error.to_string()), "`GET /v1/openapi.json` shows what it takes; `quorate scan` sends it.")
-        })
-    });
+    let read = arguments(&headers, &body).and_then(read_as);
     let ctx = CallContext { idempotency_key: idempotency_key(&headers), ..CallContext::new(caller, deadline, app.services.clone()) };
     read.map(|value| (ctx, value)).map_err(|error| refusal(&error))
 }
@@ -323,35 +340,4 @@ pub async fn finish(app: &Arc<App>, repo_id: String, request: Request<Body>) -> 
             proposed(app, &ctx, command, |finished| json!({ "scan_id": finished.scan_id })).await
         }
     }
-}
-
-/// Its part of the OpenAPI document.
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let hashes = json!({ "type": "array", "items": { "type": "string" } });
-    let post = |id: &str, summary: &str, properties: Value| {
-        let required: Vec<&String> = properties.as_object().into_iter().flat_map(|properties| properties.keys()).collect();
-        let schema = json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
-        json!({ "post": {
-            "operationId": id,
-            "summary": summary,
-            "tags": [group::REPOSITORIES],
-            "parameters": [{ "name": "id", "in": "path", "required": true, "schema": { "type": "string" } }],
-            "requestBody": { "required": true, "content": { "application/json": { "schema": schema } } },
-            "responses": { "200": { "description": "Done", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
-        } })
-    };
-    let parts = json!({ "type": "array", "items": { "type": "object", "properties": { "files": { "type": "array", "items": { "type": "object" } }, "routes": { "type": "array", "items": { "type": "object" } } } } });
-    let totals = json!({ "type": "object", "properties": { "files": { "type": "integer" }, "lines": { "type": "integer" }, "routes": { "type": "integer" }, "problems": { "type": "integer" } } });
-    vec![
-        ("/v1/repos/{id}/scan/missing", post("missing_scan_parts", "Ask which parts of a scan are not stored", json!({ "parts": hashes }))),
-        ("/v1/repos/{id}/scan/parts", post("put_scan_parts", "Store parts of a scan", json!({ "parts": parts }))),
-        (
-            "/v1/repos/{id}/scan",
-            post(
-                "finish_scan",
-                "Make stored parts the scan that is shown",
-                json!({ "file_parts": hashes, "route_parts": hashes, "totals": totals }),
-            ),
-        ),
-    ]
 }

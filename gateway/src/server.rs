@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Query, RawQuery, Request, State};
+use axum::extract::{Query, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Redirect};
-use axum::routing::{any, get, patch, post, put};
+use axum::routing::{any, get, post};
 use quorate_domain::flag::{Definition, Flags, GetFlags};
 use quorate_domain::refusal::shown;
 use quorate_domain::session_plan::GetIntent;
@@ -39,25 +39,19 @@ use crate::notices::WebhookKeys;
 use crate::plans::Plans;
 use crate::profile::{self, EVERYDAY, Index};
 use crate::rates::{Lane, Rates};
-use crate::registry::{Answer, Catalog, Entry, Tool};
+use crate::reference::Reference;
+use crate::registry::{Answer, Catalog, Entry};
 use crate::routes::{Access, Route, Routes};
-use crate::scans::{self, Scans};
+use crate::scans::Scans;
 use crate::session::Sessions;
-use crate::sign_in::{self, Challenges};
+use crate::sign_in::Challenges;
 use crate::surface;
 use crate::sync::client::Remote;
-use crate::tools::approvals::ApprovalDecide;
 use crate::tools::hardening::Posture;
-use crate::tools::observations::Batch;
-use crate::tools::punchcards::{CheckPunchcard, ListPunchcards, PunchIn, PunchOut};
-use crate::tools::work::CreateWork;
 use crate::traces::{Arm, Tracer};
 use crate::update::Updates;
 use crate::usage::{self, Meter};
-use crate::{
-    approvals, budgets, cards, conformance, connection, console, events, github, hook, http, ingest, kinds, mcp, metrics, notices,
-    projects, proofs, sync, tools,
-};
+use crate::{api, cards, conformance, connection, console, conventions, github, http, mcp, metrics, notices, openapi, sync, tools};
 
 /// What tools may use besides the cluster.
 pub struct Services {
@@ -100,7 +94,7 @@ impl Services {
         let (list_changes, _) = broadcast::channel(LIST_CHANGES_WAITING);
         let (index, meter, tracer) = (Index::of(&tools), Meter::default(), Tracer::new(&settings.session_key));
         let scans = Scans::new(settings.scan_roots.clone());
-        let routes = [open_routes().table, guarded_routes().table, console::routes().table].concat();
+        let routes = [open_routes().table, guarded_routes(&tools).table, console::routes().table].concat();
         let (posture, updates) = (posture(settings), Updates::new(settings.update_source.clone()));
         let plans = Plans::new(settings.execplans.clone());
         Self {
@@ -168,7 +162,8 @@ pub struct App {
     link: Link,
     front: Option<Arc<Reloading<Front>>>,
     connections: Arc<metrics::Connections>,
-    openapi: String,
+    pub openapi: String,
+    pub reference: Reference,
     /// Files whose text is being read.
     pub ingesting: Semaphore,
     calls: Semaphore,
@@ -195,7 +190,8 @@ impl App {
             let (callable, library, prompts, is_shaped) = (tools.clone(), library.clone(), prompts.clone(), !is_short);
             Arc::new(Listing { tools: listed, is_short, is_shaped, callable, library, prompts, anonymous: None, lists_change: false })
         };
-        let mut app = Self {
+        let openapi = openapi::document(&services.routes, &tools);
+        Ok(Arc::new(Self {
             everyday: listing(tools.only(&EVERYDAY), true),
             crux: listing(services.tools.clone(), false),
             conformance: settings.conformance.then(|| Arc::new(conformance::listing())),
@@ -211,14 +207,13 @@ impl App {
             live: Arc::default(),
             library,
             tokens: Arc::default(),
-            openapi: String::new(),
+            reference: Reference::of(&openapi),
+            openapi: openapi.to_string(),
             cluster,
             services,
             tools,
             settings,
-        };
-        app.openapi = http::openapi(&app).to_string();
-        Ok(Arc::new(app))
+        }))
     }
 
     /// What a list of tools shows: all but those whose switch is off, and of a whole catalog no more than the flag of the surface
@@ -446,86 +441,42 @@ fn open_routes() -> Routes<Arc<App>> {
 }
 
 /// What is served to hosts and origins that are let in.
-fn guarded_routes() -> Routes<Arc<App>> {
-    use Access::{AnyScope, Open, ScopeOfTool, Token};
-    const RECEIPTS: Access = AnyScope(&[tools::receipts::SCOPE]);
-    const TELLING: Access = AnyScope(&[tools::observations::TELLING]);
-    const SCANNING: Access = AnyScope(&[scans::SCOPE]);
-    const INGEST: Access = AnyScope(&[ingest::SCOPE]);
-    const GUARD: Access = AnyScope(&[hook::guard::CHECK]);
-    const APPROVALS: Access = AnyScope(&tools::approvals::LISTING);
-    const DECIDING: Access = AnyScope(&[ApprovalDecide::SCOPE]);
-    const PROJECTS: Access = AnyScope(&[CreateWork::SCOPE]);
-    const CARDS: Access = AnyScope(&[ListPunchcards::SCOPE]);
-    Routes::empty()
+fn guarded_routes(tools: &Catalog) -> Routes<Arc<App>> {
+    use Access::{Open, ScopeOfTool, Token};
+    let mcp = Routes::empty()
         .route("/mcp", ScopeOfTool, post(everyday).get(everyday_stream).delete(everyday_end).fallback(only_post))
         .route("/mcp/crux", ScopeOfTool, post(crux).get(crux_stream).delete(crux_end).fallback(only_post))
         .route("/mcp/conformance", Open, any(conformance_suite))
         .route("/sse", Token, get(old_stream))
-        .route("/sse/message", ScopeOfTool, post(old_message).fallback(only_post))
-        .route("/v1/tools/crux/{tool}", ScopeOfTool, post(call_tool).fallback(only_post))
-        .route("/v1/ingest", INGEST, post(ingest_file).fallback(only_post))
-        .route("/v1/ingest/check", INGEST, post(ingest_check).fallback(only_post))
-        .route("/v1/documents", INGEST, get(documents).delete(remove_document))
-        .route("/v1/approvals", APPROVALS, get(list_approvals))
-        .route("/v1/approvals/{id}", APPROVALS, get(show_approval))
-        .route("/v1/approvals/policy", APPROVALS, get(approval_policy).put(set_approval_policy))
-        .route("/v1/webhooks", DECIDING, get(webhooks))
-        .route("/v1/webhooks/{id}", DECIDING, put(put_webhook).delete(delete_webhook))
-        .route("/v1/notices", DECIDING, get(list_notices))
-        .route("/v1/budgets", AnyScope(&[budgets::SCOPE]), get(list_budgets))
-        .route("/v1/budgets/{passport}", AnyScope(&[budgets::SCOPE]), put(put_budget).delete(delete_budget))
-        .route("/v1/kinds/{kind}", AnyScope(&[kinds::SCOPE]), put(put_kind))
-        .route("/v1/projects", PROJECTS, post(create_project).fallback(only_post))
-        .route("/v1/projects/{id}", PROJECTS, patch(change_project))
-        .route("/v1/passports/{passport}/work-gate", AnyScope(&[projects::GATING]), get(work_gate).put(set_work_gate))
-        .route("/v1/punchcards", CARDS, get(list_cards))
-        .route("/v1/punchcards/waiters", CARDS, get(card_waiters))
-        .route("/v1/punchcards/renew", AnyScope(&[PunchIn::SCOPE]), post(renew_cards).fallback(only_post))
-        .route("/v1/punchcards/transfer", AnyScope(&[PunchOut::SCOPE]), post(transfer_card).fallback(only_post))
-        .route("/v1/punchcards/verify", AnyScope(&[CheckPunchcard::SCOPE]), get(verify_token).post(verify_token))
-        .route("/v1/receipts/{id}", RECEIPTS, get(receipt))
-        .route("/v1/log/head", RECEIPTS, get(log_head))
-        .route("/v1/log/keys", RECEIPTS, get(log_keys))
-        .route("/v1/log/cosigned", RECEIPTS, get(log_cosigned))
-        .route("/v1/log/checkpoint", RECEIPTS, get(log_checkpoint))
-        .route("/v1/log/proof/inclusion", RECEIPTS, get(log_inclusion))
-        .route("/v1/log/proof/consistency", RECEIPTS, get(log_consistency))
-        .route("/v1/sessions/{id}/observations", TELLING, post(observe))
-        .route("/v1/sessions/{id}/observations/batch", TELLING, post(observe_batch))
-        .route("/v1/repos/{id}/scan", SCANNING, post(finish_scan).fallback(only_post))
-        .route("/v1/repos/{id}/scan/missing", SCANNING, post(missing_parts).fallback(only_post))
-        .route("/v1/repos/{id}/scan/parts", SCANNING, post(put_parts).fallback(only_post))
-        // Signed, and answers nothing.
-        .route("/v1/integrations/github/webhook", Open, post(github_webhook).fallback(only_post))
-        .route("/v1/sync/manifest", Token, get(sync_manifest))
-        .route("/v1/sync/facts", AnyScope(&[sync::serve::READING, sync::serve::WRITING]), get(sync_facts).post(sync_promote))
-        .route("/v1/sync/pairs", AnyScope(&[sync::serve::READING]), post(sync_pairs).fallback(only_post))
-        .route("/v1/activity", AnyScope(&[tools::measures::WRITING]), post(write_activity).fallback(only_post))
-        .route("/v1/activity/turn/{turn_id}", AnyScope(&[tools::measures::READING]), get(read_activity))
-        // Whoever asks has no token yet: the signature is the credential.
-        .route("/v1/auth/challenge", Open, post(auth_challenge).fallback(only_post))
-        .route("/v1/auth/token", Open, post(auth_token).fallback(only_post))
-        .route("/v1/output/verify", Token, post(verify_output).fallback(only_post))
-        .route("/v1/events", AnyScope(&[events::SCOPE]), get(follow_events))
-        .route("/v1/guard", GUARD, post(guard).fallback(only_post))
-        .route("/v1/hook/claude-code", GUARD, post(hook_claude_code).fallback(only_post))
-        .route("/v1/openapi.json", Open, get(openapi))
+        .route("/sse/message", ScopeOfTool, post(old_message).fallback(only_post));
+    api::routes(tools, mcp)
 }
 
 fn router(app: Arc<App>) -> Router {
     let fence = cards::Fencing::service(app.clone());
-    let guarded = guarded_routes().router.merge(console::router()).route_service("/quorate.fence.v1.Fence/{method}", fence);
+    let guarded = guarded_routes(&app.tools)
+        .router
+        .layer(middleware::from_fn(conventions::hold))
+        .merge(console::router())
+        .route_service("/quorate.fence.v1.Fence/{method}", fence);
     let guarded = guarded.layer(middleware::from_fn_with_state(app.clone(), check_doors));
     open_routes().router.merge(guarded).fallback(elsewhere).with_state(app)
 }
 
 async fn check_doors(State(app): State<Arc<App>>, request: Request, next: Next) -> Response<Body> {
     let authority = request.uri().authority().map(|authority| authority.to_string());
-    match app.doors.refuse(request.headers(), authority.as_deref()) {
-        None => next.run(request).await,
-        Some(reason) => edge::problem(StatusCode::FORBIDDEN, "Forbidden", json!({ "code": "FORBIDDEN", "message": reason })),
+    if let Some(reason) = app.doors.refuse(request.headers(), authority.as_deref()) {
+        return edge::problem(StatusCode::FORBIDDEN, "Forbidden", json!({ "code": "FORBIDDEN", "message": reason }));
     }
+    // The console is for its own pages alone.
+    let shared = app.doors.shared_with(request.headers()).filter(|_| !request.uri().path().starts_with("/console"));
+    let Some(origin) = shared else { return next.run(request).await };
+    if edge::is_preflight(request.method(), request.headers()) {
+        return edge::preflight(origin);
+    }
+    let mut response = next.run(request).await;
+    edge::share(&mut response, origin);
+    response
 }
 
 async fn everyday(State(app): State<Arc<App>>, RawQuery(query): RawQuery, request: Request) -> Response<Body> {
@@ -571,10 +522,6 @@ async fn conformance_suite(State(app): State<Arc<App>>, request: Request) -> Res
     }
 }
 
-async fn follow_events(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    events::events(&app, &query, &headers).await
-}
-
 /// `?groups=facts,punchcards` narrows the list.
 async fn narrowed(app: &Arc<App>, whole: &Arc<Listing>, query: Option<&str>, request: Request) -> Response<Body> {
     let Some(groups) = query.and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("groups="))) else {
@@ -617,215 +564,6 @@ async fn elsewhere(uri: Uri) -> Response<Body> {
 async fn nowhere() -> Response<Body> {
     let message = "there is nothing here; MCP is at /mcp and /mcp/crux, HTTP in /v1/openapi.json, the console at /console";
     edge::problem(StatusCode::NOT_FOUND, "Not Found", json!({ "code": "NOT_FOUND", "message": message }))
-}
-
-async fn call_tool(State(app): State<Arc<App>>, Path(tool): Path<String>, request: Request) -> Response<Body> {
-    http::call_tool(&app, &tool, request).await
-}
-
-async fn finish_scan(State(app): State<Arc<App>>, Path(repo): Path<String>, request: Request) -> Response<Body> {
-    scans::finish(&app, repo, request).await
-}
-
-async fn missing_parts(State(app): State<Arc<App>>, Path(repo): Path<String>, request: Request) -> Response<Body> {
-    scans::missing(&app, repo, request).await
-}
-
-async fn put_parts(State(app): State<Arc<App>>, Path(repo): Path<String>, request: Request) -> Response<Body> {
-    scans::put(&app, repo, request).await
-}
-
-async fn github_webhook(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    github::webhook::receive(&app, request).await
-}
-
-async fn guard(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    hook::web::guard(&app, request).await
-}
-
-async fn hook_claude_code(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    hook::web::claude_code(&app, request).await
-}
-
-async fn list_approvals(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    approvals::list(&app, request).await
-}
-
-async fn show_approval(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
-    approvals::show(&app, id, request).await
-}
-
-async fn approval_policy(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    approvals::policy(&app, request).await
-}
-
-async fn set_approval_policy(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    approvals::set_policy(&app, request).await
-}
-
-async fn webhooks(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    approvals::webhooks(&app, request).await
-}
-
-async fn put_webhook(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
-    approvals::put_webhook(&app, id, request).await
-}
-
-async fn delete_webhook(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
-    approvals::delete_webhook(&app, id, request).await
-}
-
-async fn list_notices(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    approvals::notices(&app, request).await
-}
-
-async fn work_gate(State(app): State<Arc<App>>, Path(passport): Path<String>, request: Request) -> Response<Body> {
-    projects::gate(&app, passport, request).await
-}
-
-async fn set_work_gate(State(app): State<Arc<App>>, Path(passport): Path<String>, request: Request) -> Response<Body> {
-    projects::set_gate(&app, passport, request).await
-}
-
-async fn list_budgets(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    budgets::list(&app, request).await
-}
-
-async fn put_budget(State(app): State<Arc<App>>, Path(passport): Path<String>, request: Request) -> Response<Body> {
-    budgets::put(&app, passport, request).await
-}
-
-async fn delete_budget(State(app): State<Arc<App>>, Path(passport): Path<String>, request: Request) -> Response<Body> {
-    budgets::delete(&app, passport, request).await
-}
-
-async fn put_kind(State(app): State<Arc<App>>, Path(kind): Path<String>, request: Request) -> Response<Body> {
-    kinds::put(&app, kind, request).await
-}
-
-async fn create_project(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    projects::put(&app, None, request).await
-}
-
-async fn change_project(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response<Body> {
-    projects::put(&app, Some(id), request).await
-}
-
-async fn list_cards(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    cards::list(&app, request).await
-}
-
-async fn card_waiters(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    cards::waiters(&app, request).await
-}
-
-async fn renew_cards(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    cards::renew(&app, request).await
-}
-
-async fn transfer_card(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    cards::transfer(&app, request).await
-}
-
-async fn verify_token(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    cards::verify(&app, request).await
-}
-
-async fn ingest_file(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, request: Request) -> Response<Body> {
-    ingest::ingest(&app, &query, request).await
-}
-
-async fn ingest_check(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    ingest::check(&app, request).await
-}
-
-async fn documents(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    ingest::list(&app, &query, &headers).await
-}
-
-async fn remove_document(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    ingest::remove(&app, &query, &headers).await
-}
-
-async fn receipt(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    Query(query): Query<Vec<(String, String)>>,
-    headers: HeaderMap,
-) -> Response<Body> {
-    proofs::receipt(&app, id, &query, &headers).await
-}
-
-async fn log_head(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    proofs::head(&app, &query, &headers).await
-}
-
-async fn auth_challenge(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    sign_in::challenge(&app, request).await
-}
-
-async fn auth_token(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    sign_in::token(&app, request).await
-}
-
-async fn log_cosigned(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    proofs::cosigned(&app, &query, &headers).await
-}
-
-async fn log_checkpoint(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    proofs::checkpoint(&app, &query, &headers).await
-}
-
-async fn log_keys(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    proofs::keys(&app, &query, &headers).await
-}
-
-async fn log_inclusion(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    proofs::inclusion(&app, &query, &headers).await
-}
-
-async fn log_consistency(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    proofs::consistency(&app, &query, &headers).await
-}
-
-async fn observe(State(app): State<Arc<App>>, Path(session): Path<String>, request: Request) -> Response<Body> {
-    http::observe(&app, session, request, |told| vec![told]).await
-}
-
-async fn observe_batch(State(app): State<Arc<App>>, Path(session): Path<String>, request: Request) -> Response<Body> {
-    http::observe(&app, session, request, |batch: Batch| batch.observations).await
-}
-
-async fn write_activity(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    http::write_activity(&app, request).await
-}
-
-async fn read_activity(State(app): State<Arc<App>>, Path(turn_id): Path<String>, headers: HeaderMap) -> Response<Body> {
-    http::read_activity(&app, turn_id, &headers).await
-}
-
-async fn sync_manifest(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    sync::serve::manifest(&app, &query, &headers).await
-}
-
-async fn sync_facts(State(app): State<Arc<App>>, Query(query): Query<Vec<(String, String)>>, headers: HeaderMap) -> Response<Body> {
-    sync::serve::facts(&app, &query, &headers).await
-}
-
-async fn sync_promote(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    sync::serve::promote(&app, request).await
-}
-
-async fn sync_pairs(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    sync::serve::pairs(&app, request).await
-}
-
-async fn verify_output(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
-    http::verify_output(&app, request).await
-}
-
-async fn openapi(State(app): State<Arc<App>>) -> Response<Body> {
-    edge::json_response(StatusCode::OK, app.openapi.clone())
 }
 
 async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Response<Body> {

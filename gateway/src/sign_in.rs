@@ -12,10 +12,12 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use quorate_domain::identity::{self, GetSignInKey, OpenToken, SignInKey, check_name, is_signed, token_hash};
 use quorate_domain::{Principal, Refusal, RequestId, Tier, UnixMs};
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::arguments::read_as;
 use crate::call::CallError;
 use crate::cluster::{Consistency, now_unix_ms};
 use crate::edge;
@@ -65,9 +67,9 @@ impl Challenges {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+pub struct Asked {
     #[serde(default = "default_tenant")]
     tenant: String,
     passport: String,
@@ -77,15 +79,15 @@ fn default_tenant() -> String {
     "default".into()
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Answered {
+pub struct Answered {
     challenge: String,
     signature: String,
 }
 
-fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes, fields: &str) -> Result<T, CallError> {
-    serde_json::from_value(arguments(headers, body)?).map_err(|error| CallError::arguments(error.to_string(), format!("Send {fields}.")))
+fn read<T: DeserializeOwned + JsonSchema + 'static>(headers: &HeaderMap, body: &Bytes) -> Result<T, CallError> {
+    read_as(arguments(headers, body)?)
 }
 
 /// `POST /v1/auth/challenge`: a text for the holder of a passport to sign. The same for one that is not there.
@@ -94,7 +96,7 @@ pub async fn challenge(app: &Arc<App>, request: axum::extract::Request) -> Respo
         Ok(received) => received,
         Err(refused) => return refused,
     };
-    let asked: Asked = match read(&headers, &body, "`passport`, and `tenant` where it is not `default`") {
+    let asked: Asked = match read(&headers, &body) {
         Ok(asked) => asked,
         Err(error) => return refusal(&error),
     };
@@ -119,7 +121,7 @@ pub async fn token(app: &Arc<App>, request: axum::extract::Request) -> Response<
         Ok(received) => received,
         Err(refused) => return refused,
     };
-    let answered = read(&headers, &body, "`challenge` as it was given, and `signature` in hex");
+    let answered = read(&headers, &body);
     let opened = match answered {
         Ok(answered) => open(app, answered, deadline).await,
         Err(error) => Err(error),
@@ -157,32 +159,6 @@ async fn open(app: &Arc<App>, answered: Answered, deadline: Instant) -> Result<V
         }
         Err(error) => Err(error),
     }
-}
-
-/// The paths of this module in the OpenAPI document.
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let post = |id: &str, summary: &str, fields: &[&str], told: &str| {
-        let properties: serde_json::Map<String, Value> =
-            fields.iter().map(|name| (name.to_string(), json!({ "type": "string" }))).collect();
-        json!({ "post": {
-            "operationId": id,
-            "summary": summary,
-            "tags": ["passports"],
-            "security": [],
-            "requestBody": { "required": true, "content": { "application/json": { "schema": { "type": "object", "properties": properties } } } },
-            "responses": { "200": { "description": told, "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
-        } })
-    };
-    vec![
-        (
-            "/v1/auth/challenge",
-            post("get_challenge", "Something for a passport's own key to sign", &["tenant", "passport"], "The challenge"),
-        ),
-        (
-            "/v1/auth/token",
-            post("sign_in", "A token for a signed challenge", &["challenge", "signature"], "A token that lives for 15 minutes"),
-        ),
-    ]
 }
 
 #[cfg(test)]

@@ -200,8 +200,14 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       base-uri 'none'; frame-ancestors 'none'";
 
 /// Puts them on every answer of the console.
-pub async fn harden(request: Request, next: Next) -> Response<Body> {
+pub async fn hardened(request: Request, next: Next) -> Response<Body> {
     let mut response = next.run(request).await;
+    harden(&mut response);
+    response
+}
+
+/// Tells a browser what a page of ours never needs.
+pub fn harden(response: &mut Response<Body>) {
     let headers = response.headers_mut();
     for (name, value) in [
         ("content-security-policy", POLICY),
@@ -216,7 +222,6 @@ pub async fn harden(request: Request, next: Next) -> Response<Body> {
         headers.insert(name, HeaderValue::from_static(value));
     }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    response
 }
 
 #[cfg(test)]

@@ -27,6 +27,9 @@ mod sessions;
 mod visit;
 mod work;
 
+pub use door::harden;
+pub use page::bare;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -73,5 +76,5 @@ pub fn routes() -> Routes<Arc<App>> {
 
 /// The same with what browsers are told not to do.
 pub fn router() -> Router<Arc<App>> {
-    routes().router.layer(middleware::from_fn(door::harden))
+    routes().router.layer(middleware::from_fn(door::hardened))
 }

@@ -15,11 +15,13 @@ use quorate_domain::document::{AddPassages, BeginDocument, CheckDocuments, ListD
 use quorate_domain::limit::{DOCUMENT_BYTES_MAX, LIST_DEFAULT, PASSAGES_PER_ENTRY_BYTES_MAX, PASSAGES_PER_ENTRY_MAX};
 use quorate_domain::refusal::shown;
 use quorate_domain::{Principal, Revision};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use text::{is_readable_name, media_type};
 
+use crate::arguments::read_as;
 use crate::call::{CallContext, CallError};
 use crate::edge::{self, BodyError};
 use crate::http::{self, REVISION, Received, get_deadline, identify, refusal};
@@ -155,15 +157,16 @@ fn batch(passages: &[PassageText]) -> Vec<PassageText> {
 
 // ------------------------------------------------------------------ POST /v1/ingest/check
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Check {
+pub struct Check {
+    #[schemars(length(max = 500))]
     documents: Vec<CheckedDocument>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CheckedDocument {
+pub struct CheckedDocument {
     name: String,
     content_hash: String,
 }
@@ -174,10 +177,7 @@ pub async fn check(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
         Ok(received) => received,
         Err(refused) => return refused,
     };
-    let read = allowed(caller.as_ref()).and_then(|()| http::arguments(&headers, &body)).and_then(|value| {
-        let fix = "Send {\"documents\": [{\"name\", \"content_hash\"}, ...]}, at most 500 of them.";
-        serde_json::from_value::<Check>(value).map_err(|error| CallError::arguments(shown(&error.to_string()), fix))
-    });
+    let read = allowed(caller.as_ref()).and_then(|()| http::arguments(&headers, &body)).and_then(read_as);
     let ctx = CallContext::new(caller, deadline, app.services.clone());
     answered(match read {
         Ok(Check { documents }) => {
@@ -253,42 +253,4 @@ pub async fn remove(app: &Arc<App>, query: &[(String, String)], headers: &Header
         }
         Err(error) => Err(error),
     })
-}
-
-/// The parts of the OpenAPI document.
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let parameter =
-        |name: &str, required: bool| json!({ "name": name, "in": "query", "required": required, "schema": { "type": "string" } });
-    let done = json!({ "description": "Done", "content": { "application/json": { "schema": { "type": "object" } } } });
-    let responses = json!({ "200": done, "default": failure });
-    let json_body = json!({ "required": true, "content": { "application/json": { "schema": { "type": "object" } } } });
-    let file = json!({ "required": true, "content": { "*/*": { "schema": { "type": "string", "format": "binary" } } } });
-    vec![
-        (
-            "/v1/ingest",
-            json!({ "post": {
-            "operationId": "ingest_document", "summary": "Ingest a file, so that its text is found",
-            "parameters": [parameter("name", true)], "requestBody": file, "responses": responses,
-        } }),
-        ),
-        (
-            "/v1/ingest/check",
-            json!({ "post": {
-            "operationId": "check_documents", "summary": "Ask which files need not be sent", "requestBody": json_body, "responses": responses,
-        } }),
-        ),
-        (
-            "/v1/documents",
-            json!({
-                "get": {
-                    "operationId": "list_documents", "summary": "List ingested documents",
-                    "parameters": [parameter("prefix", false), parameter("limit", false), parameter("cursor", false)], "responses": responses,
-                },
-                "delete": {
-                    "operationId": "remove_document", "summary": "Remove an ingested document",
-                    "parameters": [parameter("name", true)], "responses": responses,
-                },
-            }),
-        ),
-    ]
 }

@@ -9,11 +9,13 @@ use quorate_domain::Principal;
 use quorate_domain::fact::sync::{PromoteFacts, Promoted};
 use quorate_domain::fact::{SharedFacts, SharedPairs};
 use quorate_domain::refusal::shown;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::client::Manifest;
+use crate::arguments::read_as;
 use crate::call::{CallContext, CallError};
 use crate::edge;
 use crate::http::{Received, arguments, identify, receive, refusal};
@@ -26,16 +28,18 @@ use crate::tools::facts::{QueryFacts, StoreFact};
 pub const READING: &str = QueryFacts::SCOPE;
 pub const WRITING: &str = StoreFact::SCOPE;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Sending {
+pub struct Sending {
+    #[schemars(with = "Vec<serde_json::Map<String, Value>>")]
     facts: Vec<Promoted>,
     tenant_id: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Asking {
+pub struct Asking {
+    #[schemars(with = "Vec<Vec<String>>", inner(length(min = 2, max = 2)))]
     pairs: Vec<(String, String)>,
     tenant_id: Option<String>,
 }
@@ -71,7 +75,7 @@ pub async fn facts(app: &Arc<App>, query: &[(String, String)], headers: &HeaderM
 
 /// `POST /v1/sync/pairs`: how named pairs stand.
 pub async fn pairs(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
-    let (ctx, asking) = match read::<Asking>(app, request, READING, "{\"pairs\": [[entity, key], ...], \"tenant_id\"?}").await {
+    let (ctx, asking) = match read::<Asking>(app, request, READING).await {
         Ok(read) => read,
         Err(refused) => return refused,
     };
@@ -84,7 +88,7 @@ pub async fn pairs(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
 
 /// `POST /v1/sync/facts`: takes facts of another cluster.
 pub async fn promote(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
-    let (ctx, sending) = match read::<Sending>(app, request, WRITING, "{\"facts\": [...], \"tenant_id\"?}").await {
+    let (ctx, sending) = match read::<Sending>(app, request, WRITING).await {
         Ok(read) => read,
         Err(refused) => return refused,
     };
@@ -111,19 +115,16 @@ fn may(ctx: &CallContext, scope: Option<&str>) -> Result<(), CallError> {
     }
 }
 
-async fn read<T: DeserializeOwned>(
+async fn read<T: DeserializeOwned + JsonSchema + 'static>(
     app: &Arc<App>,
     request: Request<Body>,
     scope: &str,
-    form: &str,
 ) -> Result<(CallContext, Result<T, CallError>), Response<Body>> {
     let Received { headers, body, caller, deadline } = receive(app, request).await?;
     let ctx = CallContext { idempotency_key: idempotency_key(&headers), ..CallContext::new(caller, deadline, app.services.clone()) };
     // Who may not is told so whatever the body is.
     may(&ctx, Some(scope)).map_err(|error| refusal(&error))?;
-    let read = arguments(&headers, &body).and_then(|value| {
-        serde_json::from_value(value).map_err(|error| CallError::arguments(shown(&error.to_string()), format!("The body is {form}.")))
-    });
+    let read = arguments(&headers, &body).and_then(read_as);
     Ok((ctx, read))
 }
 
@@ -146,30 +147,4 @@ fn parameters<'a, const N: usize>(query: &'a [(String, String)], names: [&str; N
         }
     }
     Ok(values)
-}
-
-/// The paths of this module in the OpenAPI document.
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let text = |name: &str, what: &str| json!({ "name": name, "in": "query", "schema": { "type": "string" }, "description": what });
-    let tenant = || text("tenant_id", "Whose memory you think it is; refused when it is another's.");
-    let object = json!({ "application/json": { "schema": { "type": "object" } } });
-    let get = |id: &str, summary: &str, parameters: Vec<Value>| {
-        json!({ "operationId": id, "summary": summary, "tags": ["sync"], "parameters": parameters,
-            "responses": { "200": { "description": "docs/sync.md has the form", "content": object }, "default": failure } })
-    };
-    let post = |id: &str, summary: &str| {
-        json!({ "operationId": id, "summary": summary, "tags": ["sync"], "requestBody": { "required": true, "content": object },
-            "responses": { "200": { "description": "docs/sync.md has the form", "content": object }, "default": failure } })
-    };
-    vec![
-        ("/v1/sync/manifest", json!({ "get": get("sync_manifest", "Whose memory a token reads and adds to", vec![tenant()]) })),
-        (
-            "/v1/sync/facts",
-            json!({
-                "get": get("read_shared_facts", "The next page of what is shared", vec![text("cursor", "Where the page before ended."), tenant()]),
-                "post": post("promote_facts", "Add facts that another cluster made"),
-            }),
-        ),
-        ("/v1/sync/pairs", json!({ "post": post("read_shared_pairs", "How named pairs stand") })),
-    ]
 }

@@ -544,16 +544,19 @@ impl Tool for ActivityRecent {
 // ------------------------------------------------------------------ turns over HTTP
 
 /// A turn as `POST /v1/activity` takes it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Turn {
     session_id: String,
     kind: Kind,
+    /// At most 16 KiB; kept as sent.
     text: String,
+    /// True keeps it to you; else your team reads it.
     #[serde(default)]
     private: bool,
     intent: Option<String>,
     tool: Option<String>,
+    #[schemars(range(min = 0, max = 1))]
     confidence: Option<f64>,
     #[serde(default)]
     fact_refs: Vec<String>,
@@ -592,51 +595,6 @@ pub async fn read_turn(ctx: &CallContext, cluster: &Cluster, turn_id: String) ->
     facts["session_id"] = found.session_id.into();
     facts["text"] = found.text.into();
     Ok((facts, served))
-}
-
-/// The paths of turns in the OpenAPI document.
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let words: Vec<&str> = ActivityKind::ALL.into_iter().map(ActivityKind::word).collect();
-    let turn = json!({
-        "type": "object",
-        "properties": {
-            "session_id": { "type": "string" },
-            "kind": { "type": "string", "enum": words },
-            "text": { "type": "string", "description": "At most 16 KiB; kept as sent." },
-            "private": { "type": "boolean", "description": "True keeps it to you; else your team reads it.", "default": false },
-            "intent": { "type": "string" },
-            "tool": { "type": "string" },
-            "confidence": { "type": "number", "minimum": 0, "maximum": 1 },
-            "fact_refs": { "type": "array", "items": { "type": "string" } },
-            "receipt_ids": { "type": "array", "items": { "type": "string" } },
-        },
-        "required": ["session_id", "kind", "text"],
-        "additionalProperties": false,
-    });
-    let object = json!({ "application/json": { "schema": { "type": "object" } } });
-    vec![
-        (
-            "/v1/activity",
-            json!({ "post": {
-                "operationId": "append_activity",
-                "summary": "Write a turn into a session's activity",
-                "tags": [group::MEASURES],
-                "parameters": [{ "name": "Idempotency-Key", "in": "header", "schema": { "type": "string" } }],
-                "requestBody": { "required": true, "content": { "application/json": { "schema": turn } } },
-                "responses": { "201": { "description": "Its id and place", "content": object }, "default": failure },
-            } }),
-        ),
-        (
-            "/v1/activity/turn/{turn_id}",
-            json!({ "get": {
-                "operationId": "get_activity_turn",
-                "summary": "Read a turn with its whole text",
-                "tags": [group::MEASURES],
-                "parameters": [{ "name": "turn_id", "in": "path", "required": true, "schema": { "type": "string" } }],
-                "responses": { "200": { "description": "The turn", "content": object }, "default": failure },
-            } }),
-        ),
-    ]
 }
 
 #[cfg(test)]

@@ -267,19 +267,24 @@ fn check_signature(seen: &ObservationView, keys: &[(String, VerifyingKey)]) -> R
 // ------------------------------------------------------------------ telling
 
 /// What `POST /v1/sessions/{id}/observations` takes; its batch takes `{"observations": [...]}` of them.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Told {
+    /// The client it was seen in, such as `codex-cli`.
     provider: String,
+    /// What happened, such as `tool_use`.
     kind: String,
+    /// Any JSON, at most 16 KiB; kept as sent, in the order of its keys.
     #[serde(default)]
     payload: Value,
+    /// RFC 3339: when it happened.
     client_ts: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {
+    #[schemars(length(min = 1, max = OBSERVATIONS_PER_CALL_MAX))]
     pub observations: Vec<Told>,
 }
 
@@ -295,44 +300,6 @@ pub async fn tell(ctx: &CallContext, cluster: &Cluster, session_id: String, told
     let (done, revision) = cluster.propose(ctx, observation::AppendObservations { session_id, observations }).await?;
     let facts = json!({ "session_id": done.session_id, "observation_ids": done.observation_ids, "first_seq": done.first_seq });
     Ok(Reply::at(revision, facts))
-}
-
-/// The paths of telling in the OpenAPI document.
-pub fn openapi(failure: &Value) -> Vec<(&'static str, Value)> {
-    let told = json!({
-        "type": "object",
-        "properties": {
-            "provider": { "type": "string", "description": "The client it was seen in, such as `codex-cli`." },
-            "kind": { "type": "string", "description": "What happened, such as `tool_use`." },
-            "payload": { "description": "Any JSON, at most 16 KiB; kept as sent, in the order of its keys." },
-            "client_ts": { "type": "string", "description": "RFC 3339: when it happened." },
-        },
-        "required": ["provider", "kind"],
-        "additionalProperties": false,
-    });
-    let batch = json!({
-        "type": "object",
-        "properties": { "observations": { "type": "array", "items": told, "minItems": 1, "maxItems": OBSERVATIONS_PER_CALL_MAX } },
-        "required": ["observations"],
-        "additionalProperties": false,
-    });
-    let post = |id: &str, summary: &str, schema: Value| {
-        json!({ "post": {
-            "operationId": id,
-            "summary": summary,
-            "tags": [group::OBSERVATIONS],
-            "parameters": [
-                { "name": "id", "in": "path", "required": true, "schema": { "type": "string" } },
-                { "name": "Idempotency-Key", "in": "header", "schema": { "type": "string" } },
-            ],
-            "requestBody": { "required": true, "content": { "application/json": { "schema": schema } } },
-            "responses": { "201": { "description": "Their ids", "content": { "application/json": { "schema": { "type": "object" } } } }, "default": failure },
-        } })
-    };
-    vec![
-        ("/v1/sessions/{id}/observations", post("append_observation", "Tell what happened in a session", told.clone())),
-        ("/v1/sessions/{id}/observations/batch", post("append_observations", "Tell several things at once, all or none", batch)),
-    ]
 }
 
 #[cfg(test)]
