@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::arguments::read_as;
 use crate::auth::Credential;
 use crate::call::{CallContext, CallError};
-use crate::edge::{self, BodyError};
+use crate::edge;
 use crate::limit::GET_WITHIN;
 use crate::mcp::idempotency_key;
 use crate::registry::Answer;

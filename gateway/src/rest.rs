@@ -1,6 +1,7 @@
 //! REST resources: typed parameters in, facts out, with the token, scope and request id of every other call.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response, StatusCode, Uri};
