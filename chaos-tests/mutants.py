@@ -54,7 +54,11 @@ MUTANTS = {
         ("domain/src/session.rs", "        let expected = self.expected_revision.filter",
          "        if crate::mutant(NAME) {\n            return None;\n        }\n        let expected = self.expected_revision.filter")]),
     "a decided approval is decided again": ("approvals: two operators at once", 10, ["not linearizable: approval", "not decided once"], [
-        ("domain/src/approval.rs", "            decided @ (ApprovalStatus::Approved", "            _ if crate::mutant(NAME) => {}\n            decided @ (ApprovalStatus::Approved")]),
+        ("domain/src/approval.rs", "            decided @ (ApprovalStatus::Approved", "            _ if crate::mutant(NAME) => {}\n            decided @ (ApprovalStatus::Approved"),
+        # A second receipt of one id would stop the node, which is another finding.
+        ("domain/src/approval.rs", "    let receipt_id = format!(\"ad_{}\", approval.request_id);",
+         "    let again = if crate::mutant(NAME) { at.revision.0.to_string() } else { String::new() };\n"
+         "    let receipt_id = format!(\"ad_{}{again}\", approval.request_id);")]),
     "a decision gets two receipts": ("receipts: counted against what watchers were told", 10, ["the log of receipts"], [
         ("domain/src/approval.rs", "    approval.receipt_body_hash = Some(prove(",
          "    if crate::mutant(NAME) {\n        let again = format!(\"{receipt_id}-again\");\n"
