@@ -171,6 +171,8 @@ struct Activity {
     requests: AtomicU64,
     running: AtomicUsize,
     read: AtomicU64,
+    /// How much was read when the last answer began; what comes after that is the next request.
+    read_answered: AtomicU64,
     written: AtomicU64,
     /// Its connection says things besides requests.
     is_http2: AtomicBool,
@@ -211,6 +213,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        self.0.read_answered.store(self.0.read.load(Relaxed), Relaxed);
         self.0.running.fetch_sub(1, Relaxed);
     }
 }
@@ -239,7 +242,8 @@ async fn quiet(activity: &Activity, seat: Seat, patience: &Patience) -> Quiet {
             (quiet_since, head_since) = (Instant::now(), None);
         } else if now != seen {
             quiet_since = Instant::now();
-            if now.read != seen.read && !activity.is_http2.load(Relaxed) {
+            // Not whatever was read since the last look: a body may arrive after its head was seen.
+            if now.read != activity.read_answered.load(Relaxed) && !activity.is_http2.load(Relaxed) {
                 head_since.get_or_insert(quiet_since);
             }
         }

@@ -88,6 +88,24 @@ async fn the_head_of_a_second_request_has_to_come_in_time_too() {
 }
 
 #[tokio::test]
+async fn a_connection_is_kept_when_the_body_came_after_the_head() {
+    let world = world(|config| config.header_timeout_ms = 300).await;
+    let head = "POST /v1/tools/crux/list_entities HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer token-a\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n";
+    let mut stream = TcpStream::connect(world.address).await.unwrap();
+    for _ in 0..2 {
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // Long enough for a look at what the connection does, and for its answer to come before the next one.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stream.write_all(b"{}").await.unwrap();
+        let mut answer = [0; 4096];
+        let read = stream.read(&mut answer).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer[..read]);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+        tokio::time::sleep(Duration::from_millis(600)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_silent_connection_is_closed_after_a_while_and_a_waiting_call_is_not() {
     let world = world(|config| config.idle_timeout_ms = 300).await;
     let card = json!({ "resource": "file://a", "holder_passport": "agent-a" });
