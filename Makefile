@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 SETUP := $(TARGET)/setup
 NODE_MODULES := tests/clients/node/node_modules/.package-lock.json tests/clients/conformance/node_modules/.package-lock.json \
-	tests/clients/console/node_modules/.package-lock.json
+	tests/clients/console/node_modules/.package-lock.json tests/clients/agents/node_modules/.package-lock.json
 export QUORATE ?= $(TARGET)/debug/quorate
 
 .PHONY: help dev build test test-rust test-clients test-system behaviours lint chaos chaos-quick chaos-mutants rolling sim bench deb setup setup-test clean-setup
@@ -114,7 +114,7 @@ $(SETUP)/python-%/installed: tests/clients/python/requirements-%.txt | $(SETUP)/
 	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-# The SDK, the conformance suite with the Node.js that it needs, and what drives a browser.
+# The SDK, the conformance suite with the Node.js that it needs, what drives a browser, and the agents that people use.
 tests/clients/%/node_modules/.package-lock.json: tests/clients/%/package-lock.json tests/clients/%/package.json | $(SETUP)/test
 	cd tests/clients/$* && npm ci --silent
 	@touch $@
