@@ -122,7 +122,6 @@ $(SETUP)/python-http/installed: tests/clients/http/requirements.txt | $(SETUP)/t
 	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-# The SDK, the conformance suite with the Node.js that it needs, and what drives a browser.
 # The SDK, the conformance suite with the Node.js that it needs, what drives a browser, and the agents that people use.
 tests/clients/%/node_modules/.package-lock.json: tests/clients/%/package-lock.json tests/clients/%/package.json | $(SETUP)/test
 	cd tests/clients/$* && npm ci --silent

@@ -167,7 +167,9 @@ impl Client {
                 "VS Code asks once for the token and keeps it. An edit goes through when the hook can't run: guard commits as well, with `quorate guard install`."
             }
             Client::Gemini => "An edit goes through when the hook can't run: guard commits as well, with `quorate guard install`.",
-            Client::OpenCode => "OpenCode has no hooks but plugins; this one throws the guard's reason.",
+            Client::OpenCode => {
+                "OpenCode has no hooks but plugins; this one throws the guard's reason. An edit goes through when the hook can't run: guard commits as well, with `quorate guard install`."
+            }
             Client::Goose => {
                 "Goose keeps its settings as YAML, which this program prints and never edits. `on_failure` denies an edit also when the hook itself fails."
             }
@@ -189,17 +191,49 @@ impl Client {
         }
     }
 
-    /// What goes into which file.
-    pub fn parts(self, url: &str, guard: bool) -> Vec<Part> {
+    /// The server's entry, as this client has it: one gateway by HTTP, or the bridge that tries several in turn, which is for
+    /// no client to do.
+    fn server(self, urls: &[String]) -> Value {
         let bearer = |variable: &str| json!({ "Authorization": format!("Bearer {variable}") });
+        if let ([url], true) = (urls, self != Client::ClaudeDesktop) {
+            return match self {
+                Client::ClaudeCode => json!({ "type": "http", "url": url, "headers": bearer("${QUORATE_TOKEN}") }),
+                Client::VsCode => json!({ "type": "http", "url": url, "headers": bearer("${input:quorate_token}") }),
+                Client::Gemini => json!({ "httpUrl": url, "headers": bearer("$QUORATE_TOKEN"), "timeout": 60_000 }),
+                Client::OpenCode => json!({
+                    "type": "remote", "url": url, "oauth": false, "headers": bearer("{env:QUORATE_TOKEN}"), "enabled": true,
+                }),
+                _ => json!({ "url": url, "headers": bearer("${env:QUORATE_TOKEN}") }),
+            };
+        }
+        let arguments = ["mcp", "--url", &urls.join(",")];
+        match self {
+            Client::ClaudeCode => json!({ "type": "stdio", "command": "quorate", "args": arguments }),
+            Client::VsCode => {
+                let token = json!({ "QUORATE_TOKEN": "${input:quorate_token}" });
+                json!({ "type": "stdio", "command": "quorate", "args": arguments, "env": token })
+            }
+            // It hands on no variable by itself whose name is like that of a secret.
+            Client::Gemini => {
+                json!({ "command": "quorate", "args": arguments, "env": { "QUORATE_TOKEN": "$QUORATE_TOKEN" }, "timeout": 60_000 })
+            }
+            Client::OpenCode => {
+                let command = [&["quorate"], &arguments[..]].concat();
+                json!({ "type": "local", "command": command, "enabled": true })
+            }
+            Client::Cursor => json!({ "command": "quorate", "args": arguments, "env": { "QUORATE_TOKEN": "${env:QUORATE_TOKEN}" } }),
+            _ => json!({ "command": "quorate", "args": arguments }),
+        }
+    }
+
+    /// What goes into which file.
+    pub fn parts(self, urls: &[String], guard: bool) -> Vec<Part> {
+        let server = self.server(urls);
+        let bridged = urls.len() > 1;
+        let all = urls.join(",");
         let (mcp, hooked) = match self {
             Client::ClaudeCode => (
-                in_project(
-                    ".mcp.json",
-                    Content::Json(
-                        json!({ "mcpServers": { "quorate": { "type": "http", "url": url, "headers": bearer("${QUORATE_TOKEN}") } } }),
-                    ),
-                ),
+                in_project(".mcp.json", Content::Json(json!({ "mcpServers": { "quorate": server } }))),
                 in_project(
                     ".claude/settings.json",
                     Content::Json(hooks(
@@ -220,7 +254,13 @@ impl Client {
                     ".codex/config.toml",
                     Content::Toml(
                         &["mcp_servers", "quorate"],
-                        format!("url = \"{url}\"\nbearer_token_env_var = \"QUORATE_TOKEN\"\ntool_timeout_sec = 120\n"),
+                        match bridged {
+                            // It hands on no variables but those.
+                            true => format!(
+                                "command = \"quorate\"\nargs = [\"mcp\", \"--url\", \"{all}\"]\nenv_vars = [\"QUORATE_TOKEN\", \"QUORATE_CA\"]\ntool_timeout_sec = 120\n"
+                            ),
+                            false => format!("url = \"{all}\"\nbearer_token_env_var = \"QUORATE_TOKEN\"\ntool_timeout_sec = 120\n"),
+                        },
                     ),
                 ),
                 in_home(
@@ -239,10 +279,7 @@ impl Client {
                 ),
             ),
             Client::Cursor => (
-                in_project(
-                    ".cursor/mcp.json",
-                    Content::Json(json!({ "mcpServers": { "quorate": { "url": url, "headers": bearer("${env:QUORATE_TOKEN}") } } })),
-                ),
+                in_project(".cursor/mcp.json", Content::Json(json!({ "mcpServers": { "quorate": server } }))),
                 in_project(".cursor/hooks.json", {
                     let run = |ours: &str| json!([{ "command": format!("quorate hook {ours} --host cursor") }]);
                     let deny = json!([{ "command": "quorate hook pre-tool-use --host cursor", "failClosed": true }]);
@@ -257,7 +294,7 @@ impl Client {
                     ".vscode/mcp.json",
                     Content::Json(json!({
                         "inputs": [{ "type": "promptString", "id": "quorate_token", "description": "Quorate token", "password": true }],
-                        "servers": { "quorate": { "type": "http", "url": url, "headers": bearer("${input:quorate_token}") } },
+                        "servers": { "quorate": server },
                     })),
                 ),
                 in_project(".github/hooks/quorate.json", {
@@ -268,7 +305,7 @@ impl Client {
                 }),
             ),
             Client::Gemini => {
-                let servers = json!({ "quorate": { "httpUrl": url, "headers": bearer("$QUORATE_TOKEN"), "timeout": 60_000 } });
+                let servers = json!({ "quorate": server });
                 let mcp = in_project(".gemini/settings.json", Content::Json(json!({ "mcpServers": servers })));
                 let matcher = "write_file|replace|run_shell_command";
                 let mut both = hooks(
@@ -286,21 +323,21 @@ impl Client {
                 return vec![if guard { in_project(".gemini/settings.json", Content::Json(both)) } else { mcp }];
             }
             Client::OpenCode => (
-                in_project(
-                    "opencode.json",
-                    Content::Json(json!({ "mcp": { "quorate": {
-                        "type": "remote", "url": url, "oauth": false, "headers": bearer("{env:QUORATE_TOKEN}"), "enabled": true,
-                    } } })),
-                ),
+                in_project("opencode.json", Content::Json(json!({ "mcp": { "quorate": server } }))),
                 in_project(".opencode/plugin/quorate.js", Content::Whole(OPENCODE_PLUGIN.into())),
             ),
             Client::Goose => (
                 in_home(
                     Home::Home,
                     ".config/goose/config.yaml",
-                    Content::ByHand(format!(
-                        "extensions:\n  quorate:\n    type: streamable_http\n    name: quorate\n    enabled: true\n    uri: \"{url}\"\n    headers:\n      Authorization: \"Bearer YOUR_TOKEN\"\n    timeout: 300\n"
-                    )),
+                    Content::ByHand(match bridged {
+                        true => format!(
+                            "extensions:\n  quorate:\n    type: stdio\n    name: quorate\n    enabled: true\n    cmd: quorate\n    args: [\"mcp\", \"--url\", \"{all}\"]\n    env_keys: [QUORATE_TOKEN]\n    timeout: 300\n"
+                        ),
+                        false => format!(
+                            "extensions:\n  quorate:\n    type: streamable_http\n    name: quorate\n    enabled: true\n    uri: \"{all}\"\n    headers:\n      Authorization: \"Bearer YOUR_TOKEN\"\n    timeout: 300\n"
+                        ),
+                    }),
                 ),
                 in_project(
                     ".agents/plugins/quorate/hooks/hooks.json",
@@ -312,7 +349,7 @@ impl Client {
                 ),
             ),
             Client::ClaudeDesktop => {
-                let bridge = json!({ "mcpServers": { "quorate": { "command": "quorate", "args": ["mcp", "--url", url] } } });
+                let bridge = json!({ "mcpServers": { "quorate": server } });
                 return vec![in_home(Home::Config, "Claude/claude_desktop_config.json", Content::Json(bridge))];
             }
         };

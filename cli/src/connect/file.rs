@@ -3,6 +3,8 @@
 use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item, Table};
 
+/// How a server is reached; what is there of another way has to go.
+const WAYS: [&str; 5] = ["url", "bearer_token_env_var", "command", "args", "env_vars"];
 /// By this, a hook's command is known to be ours.
 const OURS: &str = "quorate hook ";
 
@@ -84,6 +86,9 @@ pub fn toml(before: Option<&str>, path: &[&str], wanted: &str) -> Result<String,
     }
     let ours = table.entry(last).or_insert_with(|| Item::Table(Table::new()));
     let ours = ours.as_table_mut().ok_or_else(|| format!("`{last}` in it is no table"))?;
+    for name in WAYS.iter().filter(|name| !wanted.contains_key(name)) {
+        ours.remove(name);
+    }
     for (name, value) in wanted.as_table() {
         let is_there = ours.get(name).is_some_and(|there| there.to_string().trim() == value.to_string().trim());
         if !is_there {

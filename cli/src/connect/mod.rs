@@ -22,9 +22,9 @@ use clients::{Client, Part};
 pub struct Connect {
     /// Which client
     client: Client,
-    /// MCP endpoint of a gateway
-    #[arg(long, env = "QUORATE_URL", default_value = "http://127.0.0.1:7400/mcp")]
-    url: String,
+    /// MCP endpoint of a gateway; of several, separated by commas, the client gets the bridge `quorate mcp`, which tries them in turn
+    #[arg(long, env = "QUORATE_URL", value_delimiter = ',', default_value = "http://127.0.0.1:7400/mcp")]
+    url: Vec<String>,
     /// Folder of the project, for what belongs there
     #[arg(long, default_value = ".")]
     project: PathBuf,
@@ -81,8 +81,8 @@ impl Change {
 
 impl Connect {
     pub fn run(self) -> Result<(), Failure> {
-        let url = endpoint(&self.url)?;
-        let parts = self.client.parts(&url, !self.no_guard);
+        let urls = self.url.iter().map(|url| endpoint(url)).collect::<Result<Vec<_>, _>>()?;
+        let parts = self.client.parts(&urls, !self.no_guard);
         if !self.write {
             return self.print(&parts);
         }
@@ -169,10 +169,17 @@ fn page(client: Client) -> String {
         "\n    quorate connect {0}            # prints what follows\n    quorate connect {0} --write    # puts it into what is there, after showing the change\n",
         client.word()
     );
-    for part in client.parts("http://127.0.0.1:7400/mcp", true) {
-        page += &format!("\n`{}`\n\n```{}\n{}\n```\n", part.shown(), part.language(), part.fresh().trim_end());
+    let block = |part: &Part| format!("\n`{}`\n\n```{}\n{}\n```\n", part.shown(), part.language(), part.fresh().trim_end());
+    for part in client.parts(&["http://127.0.0.1:7400/mcp".into()], true) {
+        page += &block(&part);
     }
-    page + &format!("\n{}\n", client.next())
+    page += &format!("\n{}\n", client.next());
+    if client == Client::ClaudeDesktop {
+        return page + "\nSeveral gateways in `QUORATE_URL`, separated by commas, are tried in turn.\n";
+    }
+    page += "\n## Several gateways\n\nWith several in `QUORATE_URL`, separated by commas, the server is a bridge on this machine. It goes on at the next gateway when one\ndies, in the middle of a call too, which has one effect and its answer all the same.\n";
+    let several = ["a", "b"].map(|host| format!("http://{host}.example:7400/mcp"));
+    page + &block(&client.parts(&several, false)[0])
 }
 
 #[cfg(test)]
@@ -180,6 +187,14 @@ mod tests {
     use clap::ValueEnum;
 
     use super::*;
+
+    fn one() -> Vec<String> {
+        vec!["http://h:1/mcp".into()]
+    }
+
+    fn two() -> Vec<String> {
+        vec!["http://h:1/mcp".into(), "http://i:1/mcp".into()]
+    }
 
     #[test]
     fn every_page_shows_what_the_program_writes() {
@@ -192,12 +207,12 @@ mod tests {
     #[test]
     fn writing_twice_changes_nothing_more_and_keeps_what_is_there() {
         for client in Client::value_variants() {
-            for part in client.parts("http://h:1/mcp", true) {
+            for part in client.parts(&one(), true) {
                 let fresh = part.merged(None).expect("into nothing");
                 assert_eq!(part.merged(Some(&fresh)).expect("again"), fresh, "{}", part.shown());
             }
         }
-        let mcp = &Client::ClaudeCode.parts("http://h:1/mcp", true)[0];
+        let mcp = &Client::ClaudeCode.parts(&one(), true)[0];
         let kept = mcp.merged(Some(r#"{"z": 1, "mcpServers": {"other": {"command": "x"}, "quorate": {"url": "old"}}}"#)).expect("merged");
         let kept: serde_json::Value = serde_json::from_str(&kept).expect("JSON");
         assert_eq!((&kept["z"], &kept["mcpServers"]["other"]["command"]), (&json!(1), &json!("x")));
@@ -206,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_hook_of_somebody_else_stays_and_an_older_one_of_ours_is_replaced() {
-        let hooks = &Client::ClaudeCode.parts("http://h:1/mcp", true)[1];
+        let hooks = &Client::ClaudeCode.parts(&one(), true)[1];
         let there = r#"{"hooks": {"PreToolUse": [
             {"matcher": "Bash", "hooks": [{"type": "command", "command": "mine"}]},
             {"matcher": "Edit", "hooks": [{"type": "command", "command": "quorate hook pre-tool-use"}]}]}}"#;
@@ -218,14 +233,36 @@ mod tests {
 
     #[test]
     fn comments_and_order_of_a_toml_file_stay_and_a_file_that_can_t_be_read_is_left_alone() {
-        let part = &Client::Codex.parts("http://h:1/mcp", true)[0];
+        let part = &Client::Codex.parts(&one(), true)[0];
         let merged = part.merged(Some("# mine\nmodel = \"m\" # why\n\n[mcp_servers.other]\ncommand = \"x\"\n")).expect("merged");
         assert!(merged.starts_with("# mine\nmodel = \"m\" # why\n\n[mcp_servers.other]\ncommand = \"x\"\n"), "{merged}");
         assert!(merged.contains("[mcp_servers.quorate]\nurl = \"http://h:1/mcp\"\n"), "{merged}");
         for (client, text) in
             [(Client::Codex, "a = = 1"), (Client::ClaudeCode, "{ // a comment\n}"), (Client::ClaudeCode, "{\"mcpServers\": []}")]
         {
-            assert!(client.parts("http://h:1/mcp", true)[0].merged(Some(text)).is_err(), "{text}");
+            assert!(client.parts(&one(), true)[0].merged(Some(text)).is_err(), "{text}");
+        }
+    }
+
+    /// In TOML, what was there stays where it was.
+    fn lines(text: &str) -> Vec<&str> {
+        let mut lines: Vec<_> = text.trim().lines().collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    #[test]
+    fn several_gateways_make_it_a_bridge_and_leave_nothing_of_the_other_way() {
+        for client in Client::value_variants() {
+            let (http, bridge) = (&client.parts(&one(), false)[0], &client.parts(&two(), false)[0]);
+            assert!(bridge.fresh().contains("http://h:1/mcp,http://i:1/mcp"), "{}", bridge.fresh());
+            // Goose's file is printed only.
+            if *client != Client::Goose {
+                let switched = bridge.merged(Some(&http.fresh())).expect("to the bridge");
+                assert_eq!(lines(&switched), lines(&bridge.fresh()), "{}", client.word());
+                let back = http.merged(Some(&switched)).expect("and back");
+                assert_eq!(lines(&back), lines(&http.fresh()), "{}", client.word());
+            }
         }
     }
 

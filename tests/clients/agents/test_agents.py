@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -17,11 +18,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "support"))
 
 from balancer import Balancer  # noqa: E402
-from deployment import Deployment, executable, until  # noqa: E402
+from deployment import Deployment, executable, family, until  # noqa: E402
 from model import PROMPT, Call, Model, Say  # noqa: E402
 from runner import main  # noqa: E402
 from wire import Client, Unreachable  # noqa: E402
 
+PROGRAMS = HERE / "node_modules" / ".bin"
 # One newer than the distributions have, which comes with the conformance suite.
 NODE = sorted((HERE.parent / "conformance" / "node_modules").glob("node-*/bin"))[:1]
 # Nothing takes a tenth of it; an agent that hangs should not take the whole suite with it.
@@ -63,6 +65,8 @@ class Agent:
 
     # As `quorate connect` knows it, and its executable.
     word = program = None
+    # Where hooks and bridges find our executable.
+    installed = [executable().resolve().parent]
     # Whether the guard can say something at the start of a session.
     hears_at_start = True
 
@@ -76,6 +80,9 @@ class Agent:
 
     def settle(self):
         """What a person sets up before `quorate connect`: the model, and that the project is trusted."""
+
+    def accept(self, environment):
+        """What a person accepts after `quorate connect`."""
 
     def quorate(self, tool, **arguments):
         """A call of a tool of Quorate."""
@@ -96,7 +103,7 @@ class Agent:
     # -------- set-up
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="quorate-agent-")
+        folder = tempfile.TemporaryDirectory(prefix="quorate-test-")
         self.addCleanup(folder.cleanup)
         self.home = pathlib.Path(folder.name).resolve() / "home"
         self.repo = self.home / "work"
@@ -116,7 +123,7 @@ class Agent:
 
     def surroundings(self, url):
         """The whole environment: nothing of the machine's, and the model's API as the proxy, which refuses and notes."""
-        path = [executable().resolve().parent, *NODE, os.environ["PATH"]]
+        path = [*self.installed, *NODE, os.environ["PATH"]]
         return {"HOME": str(self.home), "PATH": ":".join(map(str, path)), "LANG": "C.UTF-8", "TERM": "dumb",
                 "HTTP_PROXY": self.model.url, "HTTPS_PROXY": self.model.url, "NO_PROXY": "127.0.0.1",
                 "QUORATE_URL": url, "QUORATE_TOKEN": DEPLOYMENT.token("agent-b"), **self.environment()}
@@ -125,17 +132,16 @@ class Agent:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content))
 
-    def work(self, *script, base=None, connect=()):
+    def work(self, *script, gateways=(), connect=()):
         """Connects as the program writes it, runs the agent through a script, and gives what the model saw of each call.
         `connect` are more words for `quorate connect`."""
-        url = (base or DEPLOYMENT.info["http"]) + "/mcp"
-        environment = self.surroundings(url)
-        connected = subprocess.run([str(executable()), "connect", self.word, "--write", "--yes", "--json", "--project", str(self.repo), *connect],
-                                   env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-        self.assertEqual(connected.returncode, 0, connected.stderr)
+        environment = self.surroundings(",".join(f"{gateway}/mcp" for gateway in gateways or [DEPLOYMENT.info["http"]]))
+        words = ["--write", "--yes", "--json", "--project", self.repo, *connect]
+        written = self.run_to_its_end([executable(), "connect", self.word, *words], environment)
+        self.assertEqual(written.returncode, 0, written.stderr)
+        self.accept(environment)
         self.model.play(*script)
-        done = subprocess.run([str(HERE / "node_modules" / ".bin" / self.program), *self.arguments()], cwd=self.repo, env=environment,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=AGENT_SECONDS)
+        done = self.run_to_its_end([PROGRAMS / self.program, *self.arguments()], environment)
         told = f"{self.program} ended with {done.returncode}: {done.stdout[-3000:]} {done.stderr[-3000:]}"
         if self.model.fault:
             raise self.model.fault
@@ -143,6 +149,26 @@ class Agent:
         self.assertGreaterEqual(len(self.model.taken), len(script), f"steps not reached; results {self.model.results}, {told}")
         self.assertEqual(self.model.strangers, [], "asked of other machines")
         return self.model.results
+
+    def run_to_its_end(self, command, environment):
+        command = [str(word) for word in command]
+        process = subprocess.Popen(command, cwd=self.repo, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, errors="replace")
+        try:
+            out, err = process.communicate(timeout=AGENT_SECONDS)
+        except subprocess.TimeoutExpired:
+            # Some are a script that starts the agent.
+            for pid in family(process.pid):
+                os.kill(pid, signal.SIGKILL)
+            out, err = process.communicate()
+            self.fail(f"{command[0]} did not end; results {self.model.results}: {out[-3000:]} {err[-3000:]}")
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    def waiters(self, resource):
+        """Who queues for it."""
+        # With a connection of its own: it is asked from a thread.
+        client = Client(DEPLOYMENT.info["http"], DEPLOYMENT.token("operator"))
+        return client.send("GET", f"/v1/punchcards/waiters?resource={resource}").json["waiters"]
 
     # -------- cases
 
@@ -197,7 +223,7 @@ class Agent:
 
         def second_killed_meanwhile(_):
             def kill():
-                until(lambda: self.a.send("GET", f"/v1/punchcards/waiters?resource={resource}").json["waiters"], 30, "the call waits")
+                until(lambda: self.waiters(resource), 30, "the call waits")
                 second.kill()
                 second.wait()
             self.killer = threading.Thread(target=kill, daemon=True)
@@ -215,7 +241,7 @@ class Agent:
             return store("after the leader")
         look = self.look(["store_fact", "query_facts", "punch_in"])
         results = self.work(*look, store("before"), first_killed, second_killed_meanwhile, released, leader_killed,
-                            self.quorate("query_facts", entity=entity), base=balancer.url)
+                            self.quorate("query_facts", entity=entity), gateways=[balancer.url])
         before, after_first, cut, granted, after_leader, queried = results[len(look):]
         for stored in (before, after_first, after_leader):
             self.assertIn("fact_id", stored)
@@ -228,6 +254,27 @@ class Agent:
             self.assertIn(value, queried)
         # The next case begins with all three.
         DEPLOYMENT.node_pids()
+
+    def test_it_is_not_told_of_a_gateway_that_dies_in_the_middle_of_a_call_when_it_knows_another(self):
+        process, url = gateway()
+        resource = f"file://{unique('src')}/lib.rs"
+        card = self.a.ok("punch_in", resource=resource, holder_passport="agent-a", ttl_ms=600_000)
+        ends = []
+
+        def killed_and_then_released():
+            until(lambda: self.waiters(resource), 30, "the call waits")
+            process.kill()
+            ends.append(process.wait())
+            self.a.ok("punch_out", resource=resource, holder_passport="agent-a", fencing_token=card["fencing_token"])
+
+        def waiting(_):
+            threading.Thread(target=killed_and_then_released, daemon=True).start()
+            return self.quorate("punch_in", resource=resource, holder_passport="agent-b", ttl_ms=60_000, wait_ms=60_000)
+        *_, granted = self.work(*self.look(["punch_in"]), waiting, gateways=[url, DEPLOYMENT.info["http"]])
+        self.assertEqual(ends, [-signal.SIGKILL], "the call ended before its gateway did")
+        self.assertIn("fencing_token", granted)
+        held = self.b.ok("list_punchcards", resource=resource, status="held")["punchcards"]
+        self.assertEqual([card["holder_passport"] for card in held], ["agent-b"])
 
     def test_it_is_kept_from_a_file_that_another_holds_until_it_is_released(self):
         self.keep_off()
@@ -263,8 +310,8 @@ class Codex(Agent, unittest.TestCase):
     word, program, prefix = "codex", "codex", "mcp__quorate."
 
     def arguments(self):
-        # What is accepted in `/hooks` otherwise, and the sandbox needs more than containers allow.
-        return ["exec", "--dangerously-bypass-hook-trust", "--sandbox", "danger-full-access", PROMPT]
+        # Its sandbox needs more than containers allow.
+        return ["exec", "--sandbox", "danger-full-access", PROMPT]
 
     def environment(self):
         return {"MODEL_KEY": "none"}
@@ -289,6 +336,28 @@ apps = false
 plugins = false
 remote_plugin = false
 """)
+
+    def accept(self, environment):
+        # What `/hooks` does, by the server that its own front ends speak to.
+        server = subprocess.Popen([str(PROGRAMS / self.program), "app-server"], cwd=self.repo, env=environment, stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        # It ends with its input; the lines end with it.
+        watch = threading.Timer(AGENT_SECONDS, server.stdin.close)
+        watch.daemon = True
+        watch.start()
+
+        def ask(number, method, **params):
+            print(json.dumps({"id": number, "method": method, "params": params}), file=server.stdin, flush=True)
+            answer = next((message for message in map(json.loads, server.stdout) if message.get("id") == number), None)
+            self.assertIn("result", answer or {}, f"{method}: {answer}")
+            return answer["result"]
+        with server:
+            ask(1, "initialize", clientInfo={"name": "quorate-test", "version": "1"})
+            hooks = ask(2, "hooks/list", cwds=[str(self.repo)])["data"][0]["hooks"]
+            trusted = {hook["key"]: {"trusted_hash": hook["currentHash"]} for hook in hooks}
+            ask(3, "config/batchWrite", edits=[{"keyPath": "hooks.state", "value": trusted, "mergeStrategy": "upsert"}])
+            server.stdin.close()
+            watch.cancel()
 
     def look(self, tools):
         # It ranks by words, and shows as many as are asked for.
@@ -375,6 +444,14 @@ class ClaudeCode(Agent, unittest.TestCase):
         hooks["hooks"]["PreToolUse"][0]["hooks"][0]["url"] = DEPLOYMENT.url("/v1/hook/claude-code")
         self.write(self.repo / ".claude" / "settings.json", hooks)
         self.keep_off(connect=["--no-guard"])
+
+    def test_nothing_is_edited_when_the_hook_is_not_there(self):
+        self.installed = []
+        path = self.repo / "plan.md"
+        self.write(path, "first\n")
+        *_, denied = self.work(*self.edit(path, "second"))
+        self.assertIn("not found", denied)
+        self.assertEqual(path.read_text(), "first\n")
 
 
 if __name__ == "__main__":
