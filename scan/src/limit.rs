@@ -18,6 +18,8 @@ pub const FUNCTIONS_MAX: usize = 5_000;
 pub const CALLS_MAX: usize = 20_000;
 pub const ROUTES_MAX: usize = 1_000;
 pub const IMPORTS_MAX: usize = 2_000;
+/// Modules of which one file brings in all, in the order in which it names them.
+pub const GLOBS_MAX: usize = 32;
 /// One `use` or `import`, as it is written.
 pub const IMPORT_BYTES_MAX: usize = 16 << 10;
 /// The name of a function, the path of a route, the line of a module's documentation.

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::language::Language;
-use crate::limit::EDGES_MAX;
+use crate::limit::{EDGES_MAX, GLOBS_MAX};
 use crate::parse::{FileFacts, Function, Problem};
 use crate::scope::{Form, Import, Reach, is_builtin};
 use crate::tree::Packages;
@@ -111,11 +111,11 @@ impl<'a> Scope<'a> {
     fn of(file: usize, facts: &'a FileFacts) -> Self {
         let (globs, named): (Vec<&Import>, Vec<&Import>) = facts.imports.iter().partition(|import| &*import.local == "*");
         let imports = named.into_iter().map(|import| (&*import.local, &*import.path)).collect();
-        Self { file, imports, globs: globs.into_iter().map(|import| &*import.path).collect() }
+        Self { file, imports, globs: globs.into_iter().map(|import| &*import.path).take(GLOBS_MAX).collect() }
     }
 }
 
-/// Candidates that are left, the nearer ones first.
+/// Candidates that are left.
 type Found<'a> = Vec<Candidate<'a>>;
 
 impl<'a> Names<'a> {
@@ -179,7 +179,7 @@ impl<'a> Names<'a> {
         if let Some(path) = scope.imports.get(name) {
             let (module, last) = path.rsplit_once('/').unwrap_or(("", path));
             let last = if last == "default" { name } else { last };
-            let found = self.visible(last, scope).into_iter().filter(is_bare).collect();
+            let found: Found<'a> = self.visible(last, scope).into_iter().filter(is_bare).collect();
             // Java imports a class, whose constructor this is, or a method of one.
             let of_class = (language == Language::Java && last.starts_with(char::is_uppercase)).then(|| self.within(&found, path, scope));
             return of_class.filter(Result::is_ok).unwrap_or_else(|| self.within(&found, module, scope));
@@ -202,7 +202,8 @@ impl<'a> Names<'a> {
             Language::Java if !is_builtin(language, name) => self.nearest(&found, scope),
             // A page's scripts share one scope.
             _ if is_javascript(language) && scope.imports.is_empty() && !is_builtin(language, name) => {
-                self.nearest(&found.into_iter().filter(|one| one.function.reach == Reach::Everyone).collect(), scope)
+                let of_page: Found<'a> = found.into_iter().filter(|one| one.function.reach == Reach::Everyone).collect();
+                self.nearest(&of_page, scope)
             }
             _ => Err(Unresolved::NotFound),
         }
@@ -253,41 +254,19 @@ impl<'a> Names<'a> {
     }
 
     /// Those of the modules that a path leads to, else of those below it, which it may hand on.
-    fn within(&self, found: &Found<'a>, path: &str, scope: &Scope<'_>) -> Result<usize, Unresolved> {
+    fn within(&self, found: &[Candidate<'a>], path: &str, scope: &Scope<'_>) -> Result<usize, Unresolved> {
         let user = &self.places[scope.file];
-        let at = self.leads(path, user);
+        let at = leads(path, user);
         let there: Found<'a> = found.iter().filter(|one| at.is_at(&self.places[one.file])).copied().collect();
         if !there.is_empty() {
             return self.nearest(&there, scope);
         }
-        self.nearest(&found.iter().filter(|one| at.is_above(&self.places[one.file])).copied().collect(), scope)
-    }
-
-    fn leads<'p>(&self, path: &'p str, user: &'p Place<'p>) -> At<'p> {
-        let given = path.split('/').filter(|part| !part.is_empty());
-        if path.starts_with('.') {
-            let mut parts: Vec<&str> = user.folder.split('/').filter(|part| !part.is_empty()).collect();
-            for part in given {
-                match part {
-                    "." => {}
-                    ".." => {
-                        parts.pop();
-                    }
-                    part => parts.push(part),
-                }
-            }
-            return At { parts: own_parts(parts), is_whole: true, package: None };
-        }
-        let is_own =
-            user.language == Language::Rust && given.clone().next().is_some_and(|first| matches!(first, "crate" | "self" | "super"));
-        let is_special =
-            |part: &&str| matches!(*part, "crate" | "self" | "super") && user.language == Language::Rust || matches!(*part, "@" | "~");
-        let parts = given.filter(|part| !is_special(part)).filter(|part| *part != "src").collect();
-        At { parts, is_whole: false, package: is_own.then_some(&user.package) }
+        let below: Found<'a> = found.iter().filter(|one| at.is_above(&self.places[one.file])).copied().collect();
+        self.nearest(&below, scope)
     }
 
     /// The one of the file itself, of its package, or of all.
-    fn nearest(&self, found: &Found<'a>, scope: &Scope<'_>) -> Result<usize, Unresolved> {
+    fn nearest(&self, found: &[Candidate<'a>], scope: &Scope<'_>) -> Result<usize, Unresolved> {
         let package = &self.places[scope.file].package;
         let of_file = only(found.iter().filter(|one| one.file == scope.file));
         let of_package = || only(found.iter().filter(|one| self.places[one.file].package == *package));
@@ -329,6 +308,29 @@ impl At<'_> {
         };
         in_package && leads
     }
+}
+
+/// Where a path leads that is written in a file.
+fn leads<'p>(path: &'p str, user: &'p Place<'p>) -> At<'p> {
+    let given = path.split('/').filter(|part| !part.is_empty());
+    if path.starts_with('.') {
+        let mut parts: Vec<&str> = user.folder.split('/').filter(|part| !part.is_empty()).collect();
+        for part in given {
+            match part {
+                "." => {}
+                ".." => {
+                    parts.pop();
+                }
+                part => parts.push(part),
+            }
+        }
+        return At { parts: own_parts(parts), is_whole: true, package: None };
+    }
+    let is_own = user.language == Language::Rust && given.clone().next().is_some_and(|first| matches!(first, "crate" | "self" | "super"));
+    let is_special =
+        |part: &&str| matches!(*part, "crate" | "self" | "super") && user.language == Language::Rust || matches!(*part, "@" | "~");
+    let parts = given.filter(|part| !is_special(part)).filter(|part| *part != "src").collect();
+    At { parts, is_whole: false, package: is_own.then_some(&user.package) }
 }
 
 /// Whether parts of a way are those that were written. A package is named after its folder, often with the project's name before it.

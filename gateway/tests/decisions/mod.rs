@@ -133,7 +133,8 @@ async fn a_notice_is_signed_sent_again_until_it_is_taken_and_then_never_more() {
 #[tokio::test]
 async fn an_address_that_may_not_be_called_is_refused_when_it_is_named() {
     let world = world().await;
-    let put = async |who: &str, url: &str| send(&world, &by(who), "PUT", "/v1/webhooks/main", &json!({ "url": url }).to_string()).await;
+    let put =
+        async |who: &'static str, url: &str| send(&world, &by(who), "PUT", "/v1/webhooks/main", &json!({ "url": url }).to_string()).await;
     for url in ["http://example.org/hook", "http://10.0.0.1/hook", "http://127.0.0.1.example.org/", "http://0.0.0.0:80/x"] {
         let refused = put("token-operator", url).await;
         let told = refused.json();
