@@ -197,7 +197,7 @@ async fn who_may_not_do_a_thing_over_the_tools_may_not_do_it_here() {
     world.ok(&b(), "punch_in", json!({ "resource": "file://a", "holder_passport": "agent-b" })).await;
     let agent = Browser::of(&world, "token-a").await;
     let shown = agent.get("/console").await;
-    assert!(shown.text.contains("deciding needs the tier elite or operator"), "{}", shown.text);
+    assert!(shown.text.contains("deciding what is of high risk needs the tier operator"), "{}", shown.text);
     assert!(!shown.text.contains("value=\"approve\"") && !shown.text.contains("/console/cluster"), "{}", shown.text);
     // A page that it has no form on still has no say, whoever made the key.
     let key = key_of(&Browser::of(&world, "token-operator").await.get("/console").await);
