@@ -97,7 +97,8 @@ deb: setup
 
 setup: $(SETUP)/build
 
-setup-test: $(SETUP)/test $(SETUP)/python-1/installed $(SETUP)/python-2/installed $(NODE_MODULES)
+setup-test: $(SETUP)/test $(SETUP)/python-1/installed $(SETUP)/python-2/installed \
+	$(SETUP)/python-http/installed $(NODE_MODULES)
 
 # Forgets what was checked; nothing is uninstalled.
 clean-setup:
@@ -109,6 +110,13 @@ $(SETUP)/%: .ci/setup
 
 # Both major versions of the official Python SDK, each in its own environment.
 $(SETUP)/python-%/installed: tests/clients/python/requirements-%.txt | $(SETUP)/test
+	rm -rf $(@D)
+	python3 -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# What asks the HTTP API everything that its document allows, and what it does not.
+$(SETUP)/python-http/installed: tests/clients/http/requirements.txt | $(SETUP)/test
 	rm -rf $(@D)
 	python3 -m venv $(@D)
 	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<

@@ -116,11 +116,12 @@ def rust():
 
 
 def clients():
-    """The official SDKs and conformance suite and a browser against deployments, and the published vectors through a verifier of their own."""
+    """The official SDKs and conformance suite, schemathesis and a browser against deployments, and the published vectors through a verifier of their own."""
     folder = ROOT / "tests" / "clients"
     done = [run(f"Python SDK {major}", [SETUP / f"python-{major}" / "bin" / "python", folder / "python" / "test_python.py"], of_ours, 900)
             for major in (1, 2)]
     done.append(run("Published vectors", [SETUP / "python-2" / "bin" / "python", ROOT / "tests" / "vectors" / "test_vectors.py"], of_ours, 300))
+    done.append(run("HTTP API", [SETUP / "python-http" / "bin" / "python", folder / "http" / "test_http.py"], of_ours, 900))
     done.append(run("TypeScript SDK", ["node", "--test", "client.test.mjs"], of_node, 900, cwd=folder / "node"))
     done.append(run("Console in a browser", ["node", "--test", "console.test.mjs"], of_node, 600, cwd=folder / "console"))
     return [*done, run("Conformance", [sys.executable, folder / "conformance" / "test_conformance.py"], of_ours, 900)]

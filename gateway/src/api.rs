@@ -393,12 +393,10 @@ fn log_and_receipts(routes: Routes<Arc<App>>) -> Routes<Arc<App>> {
         .api(
             "/v1/output/verify",
             Access::Token,
-            [Served::ask("verify_output", "Verify a manifest", verify_output).under(group::RECEIPTS).body_of(JSON, object()).answers_with(
-                200,
-                "What it shows, if a key of this cluster signed it",
-                JSON,
-                object(),
-            )],
+            [Served::ask("verify_output", "Verify a manifest", verify_output)
+                .under(group::RECEIPTS)
+                .body_of(JSON, json!({}))
+                .answers_with(200, "What it shows, if a key of this cluster signed it", JSON, object())],
         )
 }
 

@@ -176,8 +176,13 @@ pub async fn set_policy(app: &Arc<App>, request: Request<Body>) -> Response<Body
     .await
 }
 
+/// What a rule leaves out, it leaves out here too: the policy can be sent back as it was read.
 fn shown_policy(policy: ApprovalPolicy) -> Value {
-    json!({ "approve_low": policy.approve_low, "approve_medium": policy.approve_medium, "rules": policy.rules })
+    let mut rules = json!(policy.rules);
+    for rule in rules.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        rule.retain(|_, value| !value.is_null());
+    }
+    json!({ "approve_low": policy.approve_low, "approve_medium": policy.approve_medium, "rules": rules })
 }
 
 // ------------------------------------------------------------------ notices

@@ -98,7 +98,7 @@ pub fn of_query(schema: &Value, query: &str, beside: &[&str]) -> Result<Map<Stri
 pub fn of_text(name: &str, schema: &Value, text: &str) -> Result<Value, CallError> {
     let value = match schema["type"].as_str() {
         Some("integer") => text.parse::<u64>().ok().map(Value::from),
-        Some("number") => text.parse::<f64>().ok().and_then(|number| serde_json::Number::from_f64(number)).map(Value::Number),
+        Some("number") => text.parse::<f64>().ok().and_then(serde_json::Number::from_f64).map(Value::Number),
         Some("boolean") => text.parse::<bool>().ok().map(Value::from),
         _ => Some(text.into()),
     };

@@ -54,7 +54,7 @@ pub struct Config {
     /// `Host` names accepted besides loopback, without port; none by default. One that clients use is missing: they get 403.
     pub allowed_hosts: Vec<String>,
     /// Values of `Origin` accepted besides loopback, such as `https://console.example`; none by default. Requests without
-    /// `Origin`, as all command-line clients send them, are accepted.
+    /// `Origin`, as all command-line clients send them, are accepted. Pages of an origin named here may read answers too (CORS).
     pub allowed_origins: Vec<String>,
     /// Folder for audit exports, made when it is missing; none by default, and then `audit_export_bundle` is refused. Whoever reads
     /// it reads the team's facts, so files are their owner's alone.

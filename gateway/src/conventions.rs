@@ -45,8 +45,7 @@ async fn as_problem(response: Response<Body>) -> Response<Body> {
     let reason = status.canonical_reason().unwrap_or("Error");
     let (code, message) = match status {
         StatusCode::METHOD_NOT_ALLOWED => {
-            let allowed = parts.headers.get(header::ALLOW).and_then(|allowed| allowed.to_str().ok()).unwrap_or_default();
-            (json!("METHOD_NOT_ALLOWED"), format!("this address takes {allowed} only"))
+            (json!("METHOD_NOT_ALLOWED"), "this address does not take this method; `Allow` names those that it takes".into())
         }
         StatusCode::BAD_REQUEST => (json!(-32602), format!("{}. Nothing was written.", String::from_utf8_lossy(&line))),
         _ => (json!(reason.to_uppercase().replace(' ', "_")), String::from_utf8_lossy(&line).into_owned()),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use futures::StreamExt;
 use serde_json::{Value, json};
 
@@ -47,6 +47,13 @@ impl Doors {
         }
     }
 
+    /// The origin, when pages of it may read what is answered: those that an operator has named, and no other.
+    pub fn shared_with(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let origin = headers.get(header::ORIGIN)?;
+        let named = origin.to_str().ok()?.to_ascii_lowercase();
+        self.origins.contains(&named).then(|| origin.clone())
+    }
+
     fn knows(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         let name = match host.rsplit_once(':') {
@@ -65,6 +72,38 @@ impl Doors {
         });
         loopback || self.origins.contains(&origin)
     }
+}
+
+/// What a page of another origin may send, and may see of an answer besides its body.
+const SHARED_METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
+const SHARED_REQUEST_HEADERS: &str = "authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, \
+    mcp-protocol-version, mcp-session-id, quorate-session, quorate-turn";
+const SHARED_ANSWER_HEADERS: &str = "etag, link, mcp-session-id, quorate-revision, quorate-warning, retry-after, www-authenticate";
+const PREFLIGHT_SECONDS: &str = "600";
+
+/// Whether a browser asks what a page of another origin may send.
+pub fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
+    method == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// The answer to that. Tokens are sent by the page itself, so that no credentials of the browser are let through.
+pub fn preflight(origin: HeaderValue) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    share(&mut response, origin);
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(SHARED_METHODS));
+    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(SHARED_REQUEST_HEADERS));
+    headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(PREFLIGHT_SECONDS));
+    response
+}
+
+/// Lets pages of an origin read an answer.
+pub fn share(response: &mut Response<Body>, origin: HeaderValue) {
+    let headers = response.headers_mut();
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(SHARED_ANSWER_HEADERS));
+    headers.append(header::VARY, HeaderValue::from_static("origin"));
 }
 
 /// Why a body was not read to its end.
@@ -164,5 +203,23 @@ pub fn retry_after(response: &mut Response<Body>, ms: Option<u64>) {
         && let Ok(seconds) = HeaderValue::from_str(&ms.div_ceil(1_000).to_string())
     {
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_shared_with_named_origins_and_with_no_other() {
+        let doors = Doors { hosts: Vec::new(), origins: vec!["https://app.example".into()] };
+        let shared = |origin: &'static str| doors.shared_with(&HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static(origin))]));
+        assert_eq!(shared("https://App.example"), Some(HeaderValue::from_static("https://App.example")));
+        for other in ["http://localhost:3000", "https://app.example.evil", "null"] {
+            assert_eq!(shared(other), None, "{other}");
+        }
+        let answer = preflight(HeaderValue::from_static("https://app.example"));
+        assert_eq!((answer.status(), &answer.headers()[header::VARY]), (StatusCode::NO_CONTENT, &HeaderValue::from_static("origin")));
+        assert!(!answer.headers().contains_key(header::ACCESS_CONTROL_ALLOW_CREDENTIALS), "tokens are no credentials of a browser");
     }
 }

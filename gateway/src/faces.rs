@@ -199,7 +199,7 @@ impl Face {
             (_, _) => Operation::post(self.id, self.summary, served),
         };
         let operation = operation.under(entry.group).about(&format!("{}\n\nThe tool `{}`.", entry.description, entry.name));
-        let schema = self.schema(entry);
+        let schema = self.schema(entry.taken());
         let operation = self.in_path().fold(operation, |operation, name| operation.path_as(name, &entry.input["properties"][name]));
         let in_path: Vec<&str> = self.in_path().collect();
         let operation = match self.takes_body() {
@@ -220,8 +220,8 @@ impl Face {
     }
 
     /// The arguments as this face takes them.
-    fn schema(&self, entry: &Entry) -> Value {
-        let mut schema = without(entry.input.clone(), &[TENANT, KEY]);
+    fn schema(&self, input: Value) -> Value {
+        let mut schema = without(input, &[TENANT, KEY]);
         if let Some(required) = schema["required"].as_array_mut() {
             required.retain(|name| !OF_CALLER.iter().any(|own| name == own));
         }
@@ -269,7 +269,7 @@ impl Face {
         headers: &HeaderMap,
         body: &[u8],
     ) -> Result<Value, CallError> {
-        let schema = self.schema(entry);
+        let schema = self.schema(entry.input.clone());
         let in_path: Vec<&str> = self.in_path().collect();
         let mut arguments = match self.takes_body() {
             false if !body.is_empty() => return Err(bad(format!("{} takes no body", self.method))),

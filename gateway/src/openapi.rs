@@ -145,11 +145,6 @@ impl<S: Clone + Send + Sync + 'static> Operation<S> {
         self.answers_with(200, description, JSON, schema::flat::<T>())
     }
 
-    /// 200 with an object whose fields are told here: name, and a type or a schema.
-    pub fn answers_fields(self, description: &str, fields: Value) -> Self {
-        self.answers_with(200, description, JSON, json!({ "type": "object", "properties": fields }))
-    }
-
     pub fn answers_with(mut self, status: u16, description: &str, kind: &str, schema: Value) -> Self {
         let mut answer = json!({ "description": description, "content": { kind: { "schema": schema } } });
         if kind == JSON {
@@ -184,7 +179,7 @@ impl<S: Clone + Send + Sync + 'static> Operation<S> {
     pub fn split(mut self) -> (MethodRouter<S>, String, Value) {
         let is_read = self.document["responses"].get("412").is_none();
         let served =
-            if is_read || self.is_versioned { self.served } else { self.served.layer(middleware::from_fn(conventions::no_if_match)) };
+            if is_read || self.is_versioned { self.served } else { self.served.route_layer(middleware::from_fn(conventions::no_if_match)) };
         let document = self.document.as_object_mut().expect("an object");
         document.retain(|name, value| name != "parameters" || value != &json!([]));
         (served, self.method.as_str().to_lowercase(), self.document)
@@ -237,7 +232,7 @@ pub fn of_tool(entry: &Entry) -> Value {
     let served = || async {};
     let operation = if entry.is_mutating() { Operation::<()>::post } else { Operation::<()>::ask };
     let operation = operation(entry.name, entry.title, served).under(entry.group).about(&entry.description);
-    let operation = operation.body_of(JSON, entry.input.clone()).example(&entry.example);
+    let operation = operation.body_of(JSON, entry.taken()).example(&entry.example);
     let operation = operation.answers_with(200, "The facts", JSON, entry.output.clone());
     let operation = if entry.is_anonymous() { operation.open_in_part() } else { operation };
     operation.split().2
@@ -302,7 +297,7 @@ fn problem() -> Value {
 }
 
 /// What each status of a failure says, with the codes that come with it.
-pub const FAILURES: [(u16, &str); 17] = [
+const FAILURES: [(u16, &str); 17] = [
     (400, "Arguments are missing, unknown or out of bounds: `-32602`."),
     (401, "No token, or one that is unknown, expired or revoked: `UNAUTHENTICATED`."),
     (403, "The token lacks a scope (`-32030`), or a rule says no: `-32003`, `REVOKED`, `CAPABILITY_DENIED`, `FORBIDDEN`."),

@@ -258,6 +258,18 @@ impl Entry {
         self.anonymous
     }
 
+    /// The arguments as they are taken, which is a little more than what a model is told.
+    pub fn taken(&self) -> Value {
+        let mut input = self.input.clone();
+        for name in self.zero_is_none {
+            input["properties"][name]["minimum"] = 0.into();
+        }
+        for name in self.lists_as_text {
+            input["properties"][name]["type"] = json!(["array", "string"]);
+        }
+        input
+    }
+
     pub fn is_mutating(&self) -> bool {
         self.effect != Effect::Read
     }

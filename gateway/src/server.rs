@@ -458,10 +458,18 @@ fn router(app: Arc<App>) -> Router {
 
 async fn check_doors(State(app): State<Arc<App>>, request: Request, next: Next) -> Response<Body> {
     let authority = request.uri().authority().map(|authority| authority.to_string());
-    match app.doors.refuse(request.headers(), authority.as_deref()) {
-        None => next.run(request).await,
-        Some(reason) => edge::problem(StatusCode::FORBIDDEN, "Forbidden", json!({ "code": "FORBIDDEN", "message": reason })),
+    if let Some(reason) = app.doors.refuse(request.headers(), authority.as_deref()) {
+        return edge::problem(StatusCode::FORBIDDEN, "Forbidden", json!({ "code": "FORBIDDEN", "message": reason }));
     }
+    // The console is for its own pages alone.
+    let shared = app.doors.shared_with(request.headers()).filter(|_| !request.uri().path().starts_with("/console"));
+    let Some(origin) = shared else { return next.run(request).await };
+    if edge::is_preflight(request.method(), request.headers()) {
+        return edge::preflight(origin);
+    }
+    let mut response = next.run(request).await;
+    edge::share(&mut response, origin);
+    response
 }
 
 async fn everyday(State(app): State<Arc<App>>, RawQuery(query): RawQuery, request: Request) -> Response<Body> {

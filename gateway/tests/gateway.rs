@@ -6,6 +6,7 @@ mod connections;
 mod console;
 mod decisions;
 mod exchange;
+mod faces;
 mod fake;
 mod graph;
 mod handshake;
@@ -295,32 +296,6 @@ async fn every_listed_tool_is_refused_without_its_scope_and_without_a_token() {
         assert_eq!((http.status, http.headers["content-type"].as_str()), (403, "application/problem+json"), "{}", entry.name);
     }
     assert_eq!(world.fake.proposals(), [], "nothing reached the cluster");
-}
-
-/// What is told to everybody: who the caller is, if anybody.
-const OPEN_TO_ALL: [&str; 3] = ["get_agent_identity", "resolve_principal", "session_token_usage"];
-/// Where a token comes from: the signature is the credential, and without one nothing is done.
-const FOR_A_TOKEN: [&str; 2] = ["/v1/auth/challenge", "/v1/auth/token"];
-
-#[tokio::test]
-async fn every_documented_route_asks_for_a_token() {
-    let world = world().await;
-    let documented = http(world.address, "GET", "/v1/openapi.json", &[], "").await.json();
-    let json_body = [("Content-Type".to_string(), "application/json".to_string())];
-    let mut asked = 0;
-    for (path, operations) in documented["paths"].as_object().unwrap() {
-        let tool = path.rsplit('/').next().unwrap();
-        let example = tools::crux().find(tool).map_or(json!({}), |entry| entry.example.clone());
-        for method in operations.as_object().unwrap().keys() {
-            let body = if method == "post" { example.to_string() } else { String::new() };
-            let answer = http(world.address, &method.to_uppercase(), path, &json_body, &body).await;
-            let is_open = OPEN_TO_ALL.contains(&tool);
-            let wanted = if FOR_A_TOKEN.contains(&path.as_str()) { 400 } else { 401 };
-            assert!(answer.status == wanted || is_open, "{method} {path}: {} {}", answer.status, answer.text);
-            asked += 1;
-        }
-    }
-    assert!(asked > tools::crux().entries().len(), "every tool is a route");
 }
 
 /// Words with a digit in them are ids, times and counts.
