@@ -49,10 +49,15 @@ pub fn bad(problem: impl Into<String>) -> CallError {
 impl Form {
     fn check(&self, value: &mut Value) -> Result<(), String> {
         let Value::Object(fields) = value else { return Err("this is no JSON object".into()) };
-        for (name, value) in fields {
-            if let Some(schema) = self.schema["properties"].get(name) {
-                check_number(name, schema, value)?;
+        for (name, value) in fields.iter_mut() {
+            match self.schema["properties"].get(name) {
+                Some(schema) => check_number(name, schema, value)?,
+                None => return Err(format!("unknown field `{}`", shown(name))),
             }
+        }
+        let mut required = self.schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        if let Some(missing) = required.find(|name| !fields.contains_key(*name)) {
+            return Err(format!("missing field `{missing}`"));
         }
         match self.validator.iter_errors(value).next() {
             Some(error) => Err(explain(&error)),
@@ -98,7 +103,7 @@ pub fn of_query(schema: &Value, query: &str, beside: &[&str]) -> Result<Map<Stri
 pub fn of_text(name: &str, schema: &Value, text: &str) -> Result<Value, CallError> {
     let value = match schema["type"].as_str() {
         Some("integer") => text.parse::<u64>().ok().map(Value::from),
-        Some("number") => text.parse::<f64>().ok().and_then(|number| serde_json::Number::from_f64(number)).map(Value::Number),
+        Some("number") => text.parse::<f64>().ok().and_then(serde_json::Number::from_f64).map(Value::Number),
         Some("boolean") => text.parse::<bool>().ok().map(Value::from),
         _ => Some(text.into()),
     };

@@ -145,11 +145,6 @@ impl<S: Clone + Send + Sync + 'static> Operation<S> {
         self.answers_with(200, description, JSON, schema::flat::<T>())
     }
 
-    /// 200 with an object whose fields are told here: name, and a type or a schema.
-    pub fn answers_fields(self, description: &str, fields: Value) -> Self {
-        self.answers_with(200, description, JSON, json!({ "type": "object", "properties": fields }))
-    }
-
     pub fn answers_with(mut self, status: u16, description: &str, kind: &str, schema: Value) -> Self {
         let mut answer = json!({ "description": description, "content": { kind: { "schema": schema } } });
         if kind == JSON {
@@ -302,7 +297,7 @@ fn problem() -> Value {
 }
 
 /// What each status of a failure says, with the codes that come with it.
-pub const FAILURES: [(u16, &str); 17] = [
+const FAILURES: [(u16, &str); 17] = [
     (400, "Arguments are missing, unknown or out of bounds: `-32602`."),
     (401, "No token, or one that is unknown, expired or revoked: `UNAUTHENTICATED`."),
     (403, "The token lacks a scope (`-32030`), or a rule says no: `-32003`, `REVOKED`, `CAPABILITY_DENIED`, `FORBIDDEN`."),

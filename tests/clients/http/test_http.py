@@ -24,15 +24,15 @@ ENDING = ["revoke_passport", "passport_merge"]
 STREAMS = ["follow_events"]
 
 
-def begin(deployment, who, *arguments):
-    """Begins to run all checks over some operations."""
+def begin(deployment, folder, who, *arguments):
+    """Begins to run all checks over some operations. What it remembers of a run goes into the folder, so that no run knows of others."""
     command = [SCHEMATHESIS, "--config-file", HERE / "schemathesis.toml", "run", deployment.url("/v1/openapi.json"),
-               "--header", f"Authorization: Bearer {deployment.token(who)}", "--checks", "all", "--phases", "coverage,fuzzing",
+               "--header", f"Authorization: Bearer {deployment.token(who)}", "--checks", "all", "--phases", "coverage,fuzzing,stateful",
                "--max-examples", "2", "--workers", "1", "--continue-on-failure", "--no-color", "--warnings", "off", *arguments]
     # A file takes what is said, so that one that nobody reads yet does not wait.
     output = tempfile.TemporaryFile("w+")
     process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                               env={**os.environ, "SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(HERE)}, cwd=HERE)
+                               env={**os.environ, "SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(HERE)}, cwd=folder)
     return process, output
 
 
@@ -56,18 +56,23 @@ class HttpApi(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.deployment = Deployment()
+        cls.folders = tempfile.TemporaryDirectory()
 
     @classmethod
     def tearDownClass(cls):
         cls.deployment.stop()
+        cls.folders.cleanup()
+
+    def begin(self, who, *arguments):
+        return begin(self.deployment, tempfile.mkdtemp(dir=self.folders.name), who, *arguments)
 
     def test_schemathesis_finds_nothing(self):
         # Two at once, each with an order of its own: one asks all tools, one everything else.
         others = options("exclude", ENDING + STREAMS)
-        asking = [begin(self.deployment, "operator", f"--{what}-path-regex", "^/v1/tools/", *others) for what in ("include", "exclude")]
+        asking = [self.begin("operator", f"--{what}-path-regex", "^/v1/tools/", *others) for what in ("include", "exclude")]
         tools, rest = [end(*asked) for asked in asking]
         assert tools > 100 and rest > 100, (tools, rest)
-        self.assertEqual(end(*begin(self.deployment, "agent-a", *options("include", ENDING))), len(ENDING))
+        self.assertEqual(end(*self.begin("agent-a", *options("include", ENDING))), len(ENDING))
 
 
 if __name__ == "__main__":
