@@ -1,5 +1,6 @@
 //! The gateway as its clients see it: raw HTTP in, and true rules behind it.
 
+mod board;
 mod budgets;
 mod cards;
 mod connections;

@@ -198,7 +198,8 @@ impl Fake {
         decided
     }
 
-    fn ask(&self, caller: Principal, mut query: Query) -> (u64, Result<Vec<u8>, quorate_domain::Refusal>) {
+    /// Answers a query as a node does, with the revision.
+    pub fn ask(&self, caller: Principal, mut query: Query) -> (u64, Result<Vec<u8>, quorate_domain::Refusal>) {
         self.apply(Body::Tick {});
         let mut world = self.world.lock().unwrap();
         world.queries.push(query.name());
