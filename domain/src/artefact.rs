@@ -16,11 +16,11 @@ use serde_json::json;
 use crate::cursor::Cursors;
 use crate::deadline::{self, Lapsed};
 use crate::event;
-use crate::fact::envelope_bytes;
+use crate::fact::{Room, envelope_bytes};
 use crate::flag;
 use crate::identity::check_name;
 use crate::key::Key;
-use crate::limit::{ARTEFACT_BYTES_MAX, ARTEFACT_TTL_S_MAX, ARTEFACTS_MAX, REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX};
+use crate::limit::{ARTEFACT_BYTES_MAX, ARTEFACT_TTL_S_MAX, ARTEFACTS_MAX, SCAN_ROWS_MAX};
 use crate::query::rows;
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
@@ -344,8 +344,8 @@ impl ListArtefacts {
         };
         let Principal { tenant, passport, .. } = &at.caller;
         let order = kind_prefix(tenant, Kind::ArtefactOrder).text(passport);
-        let budget = self.token_budget.and_then(|tokens| usize::try_from(tokens.saturating_mul(4)).ok());
-        let mut left = budget.unwrap_or(usize::MAX).min(REPLY_BYTES_DEFAULT - REPLY_WRAPPER_BYTES - envelope_bytes(&at.caller));
+        let mut room = Room::of(self.token_budget, None);
+        room.reserve(envelope_bytes(&at.caller));
         let (mut found, mut examined, mut from) = (Artefacts { artefacts: Vec::new(), truncated: None, next_cursor: None }, 0, from);
         loop {
             let (rows, next) = view.page_bytes(Table::Index, &order, from.as_deref(), PAGE)?;
@@ -357,25 +357,21 @@ impl ListArtefacts {
                 let bytes = ROW_BYTES + 2 * (artefact.mime_type.len() + artefact.tool_origin.as_ref().map_or(0, String::len));
                 let stopped = match is_meant {
                     _ if examined == SCAN_ROWS_MAX => Some("scan_limit"),
+                    false => None,
                     true if found.artefacts.len() == limit => Some("top_k"),
-                    true if bytes > left && (budget.is_some() || !found.artefacts.is_empty()) => {
-                        Some(if budget.is_some() { "token_budget" } else { "reply_bytes" })
-                    }
-                    _ => None,
+                    true => match room.take(bytes, found.artefacts.is_empty()) {
+                        Ok(true) => None,
+                        Ok(false) => Some(room.reason()),
+                        Err(refusal) => return Ok(Err(refusal)),
+                    },
                 };
                 if let Some(reason) = stopped {
-                    if found.artefacts.is_empty() && reason == "token_budget" {
-                        let needed = (bytes + REPLY_WRAPPER_BYTES).div_ceil(4);
-                        let problem = format!("has no room for the next artefact, which needs {needed}");
-                        return Ok(Err(Refusal::invalid("token_budget", problem)));
-                    }
                     found.truncated = Some(reason.into());
                     found.next_cursor = Some(cursors.seal(&key));
                     return Ok(Ok(found));
                 }
                 examined += 1;
                 if is_meant {
-                    left = left.saturating_sub(bytes);
                     found.artefacts.push(artefact);
                 }
             }

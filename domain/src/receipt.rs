@@ -142,6 +142,19 @@ pub fn read_body<T: serde::de::DeserializeOwned>(body: &[u8]) -> Option<T> {
     ciborium::from_reader(body).ok()
 }
 
+/// The fields of the body of a receipt that a rule wrote before.
+pub(crate) fn fields_of<T: serde::de::DeserializeOwned>(
+    view: &(impl Read + ?Sized),
+    tenant: &str,
+    receipt_id: &str,
+) -> Result<T, StorageError> {
+    let seq = view.get_bytes(Table::Index, by_id(tenant, receipt_id).as_bytes())?;
+    let seq = seq.and_then(|seq| seq.try_into().ok()).map(u64::from_be_bytes);
+    let body = seq.map(|seq| view.get_bytes(Table::Receipts, &body_key(tenant, seq))).transpose()?.flatten();
+    let fields = body.and_then(|body| read_body(&body));
+    fields.ok_or_else(|| StorageError::corrupt(format!("receipt `{receipt_id}` is not there, or is none of its kind")))
+}
+
 /// Whether a receipt of this id exists: where the caller chooses it, it may be taken.
 pub(crate) fn is_there(view: &(impl Read + ?Sized), tenant: &str, receipt_id: &str) -> Result<bool, StorageError> {
     Ok(view.get_bytes(Table::Index, by_id(tenant, receipt_id).as_bytes())?.is_some())

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::cursor::Cursors;
 use crate::fact::json_text_bytes;
-use crate::identity::{check_name, check_text};
+use crate::identity::{check_name, check_name_start, check_text};
 use crate::key::Key;
 use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX, STATE_BYTES_MAX, STATE_DEPTH_MAX};
 use crate::line::line;
@@ -367,6 +367,9 @@ pub struct ListSessions {
     /// With what each is called, for people.
     #[serde(default)]
     pub with_titles: bool,
+    /// What their names begin with.
+    #[serde(default)]
+    pub session_prefix: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -414,7 +417,7 @@ const SHORT_ID_CHARS: usize = 12;
 
 impl ListSessions {
     pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<Sessions> {
-        let cursors = Cursors::of("sessions", &at.caller, &self.include_archived);
+        let cursors = Cursors::of("sessions", &at.caller, &(self.include_archived, &self.session_prefix));
         let with_titles = self.with_titles;
         let (limit, after) = match self.check(&cursors) {
             Ok(checked) => checked,
@@ -423,13 +426,14 @@ impl ListSessions {
         let Principal { tenant, passport, .. } = &at.caller;
         let owned = Key::new().text(passport);
         let all = kind_prefix(tenant, Session::KIND).raw(owned.as_bytes());
+        let wanted = owned.text_prefix(self.session_prefix.as_deref().unwrap_or_default());
         let mut from = after.as_ref().map(|last| all.text(last).byte(0).into_bytes());
         let mut reply = Sessions { sessions: Vec::new(), next_cursor: None, titles: Vec::new() };
         let mut left = REPLY_BYTES_DEFAULT - REPLY_WRAPPER_BYTES;
         let mut examined = 0;
         let mut passed = after;
         loop {
-            let page = view.page::<Session>(tenant, &owned, from.as_deref(), CHUNK)?;
+            let page = view.page::<Session>(tenant, &wanted, from.as_deref(), CHUNK)?;
             for session in page.items {
                 let is_shown = session.is_live(at.lease_now) && (self.include_archived || !session.archived);
                 // A name takes twice its bytes when it is all quotes, and twice more when it ends the page and stands in the
@@ -458,6 +462,9 @@ impl ListSessions {
 
     /// The rows of this page, and the last session that the page before looked at.
     fn check(&self, cursors: &Cursors) -> Result<(usize, Option<String>), Refusal> {
+        if let Some(refusal) = self.session_prefix.as_deref().and_then(|prefix| check_name_start("session_prefix", prefix)) {
+            return Err(refusal);
+        }
         let limit = rows(self.limit)?;
         let Some(cursor) = &self.cursor else { return Ok((limit, None)) };
         let last = String::from_utf8(cursors.open(cursor)?).map_err(|_| Refusal::invalid("cursor", "is damaged"))?;

@@ -94,7 +94,7 @@ fn an_artefact_is_its_owners_until_it_runs_out() {
             listed: two one
             listed: one
             listed: two (top_k)
-            refused: `token_budget` has no room for the next artefact, which needs 143 (-32602)
+            refused: `token_budget` of 1 has no room for the next row, which needs 192 (-32602)
             listed: one
             text/plain 3 bytes by mara
             text/html 3 bytes by jon

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::narrow::Narrow;
 use super::page::Room;
 use super::panel::{EDIT, is_pinned};
 use super::place::{EVERYONE, Place};
@@ -98,6 +99,12 @@ pub struct FindContradictions {
     pub limit: u64,
     pub token_budget: Option<u64>,
     pub cursor: Option<String>,
+    #[serde(default)]
+    pub entity: Option<String>,
+    #[serde(default)]
+    pub entity_prefix: Option<String>,
+    #[serde(default)]
+    pub key: Option<String>,
     /// With those between an active version and the one that it replaced.
     #[serde(default)]
     pub across_versions: bool,
@@ -121,18 +128,23 @@ impl FindContradictions {
         if let Some(refusal) = flag::refuse_off(view, flag::CONSOLIDATION, "memory_contradictions")? {
             return Ok(Err(refusal));
         }
-        let cursors = Cursors::of("contradictions", &at.caller, &self.across_versions);
+        let Self { entity, entity_prefix, key, across_versions, .. } = &self;
+        let cursors = Cursors::of("contradictions", &at.caller, &(entity, entity_prefix, key, across_versions));
         let (limit, from_position) = match self.check(&cursors) {
             Ok(checked) => checked,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        // Only pairs of which the caller has a private fact can hold two active ones, so for those nothing else is walked.
+        let own = at.caller.passport.as_str();
+        let owners: &[&str] = if self.across_versions { &[own, EVERYONE] } else { &[own] };
+        let narrow = match Narrow::check(entity.as_deref(), entity_prefix.as_deref(), key.as_deref(), owners, &at.caller) {
+            Ok(narrow) => narrow,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let mut room = Room::of(self.token_budget.map(|tokens| tokens.min(TOKENS_MAX)), Some(CONTRADICTIONS_TOKENS_DEFAULT));
         let mut reply = Contradictions { candidates: Vec::new(), next_cursor: None, truncated: None };
         let tenant = &at.caller.tenant;
         let mut examined = 0;
-        // Only pairs of which the caller has a private fact can hold two active ones, so for those nothing else is walked.
-        let own = at.caller.passport.as_str();
-        let owners: &[&str] = if self.across_versions { &[own, EVERYONE] } else { &[own] };
         let (mut lane, mut from) = (0u8, None);
         if let Some(position) = from_position {
             let begun = position.split_first().and_then(|(lane, rest)| Some((*lane, owners.get(usize::from(*lane))?, rest)));
@@ -140,10 +152,18 @@ impl FindContradictions {
             (lane, from) = (at_lane, Some(kind_prefix(tenant, Head::KIND).text(owner).raw(rest).into_bytes()));
         }
         'pages: while let Some(&owner) = owners.get(usize::from(lane)) {
-            let page = view.page::<Head>(tenant, &Key::new().text(owner), from.as_deref(), CHUNK)?;
+            let Some(pairs) = narrow.pairs_of(owner, &at.caller) else {
+                lane += 1;
+                continue;
+            };
+            let page = view.page::<Head>(tenant, &pairs, from.as_deref(), CHUNK)?;
             for head in page.items {
                 let position = Key::new().byte(lane).text(&head.entity).text(&head.key);
-                let found = if owner == EVERYONE { replaced(view, &head)? } else { candidate(view, &head)? };
+                let found = match narrow.lets_pair_through(&head) {
+                    false => None,
+                    true if owner == EVERYONE => replaced(view, &head)?,
+                    true => candidate(view, &head)?,
+                };
                 let stopped = match found {
                     _ if examined == SCAN_ROWS_MAX => Some("scan_limit"),
                     None => None,

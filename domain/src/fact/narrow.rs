@@ -1,10 +1,11 @@
 //! What a list of facts is narrowed to: one entity, entities that begin so, one key, or all of them together.
 
-use super::Fact;
 use super::place::{Place, Region, check_entity, check_entity_prefix};
 use super::rank::{Order, State, Walk, lane};
 use super::recall::one_pair;
+use super::{Fact, Head};
 use crate::identity::check_name;
+use crate::key::Key;
 use crate::limit::SCAN_ROWS_MAX;
 use crate::refusal::Refusal;
 use crate::stamp::{Principal, ReadStamp, UnixMs};
@@ -43,8 +44,27 @@ impl<'a> Narrow<'a> {
     }
 
     pub(super) fn lets_through(&self, fact: &Fact) -> bool {
-        self.key.is_none_or(|key| key == fact.key)
-            && self.regions.as_ref().is_none_or(|regions| regions.iter().any(|region| region.holds(&fact.owner, &fact.entity)))
+        self.key.is_none_or(|key| key == fact.key) && self.is_in_region(&fact.owner, &fact.entity)
+    }
+
+    /// What the ids of one owner's pairs begin with that could be meant; what begins so besides does not get through.
+    pub(super) fn pairs_of(&self, owner: &str, caller: &Principal) -> Option<Key> {
+        let owned = Key::new().text(owner);
+        if let Some(entity) = self.entity {
+            let place = Place::to_read(entity, caller).into_iter().find(|place| place.owner == owner)?;
+            let named = owned.text(&place.entity);
+            return Some(self.key.map_or(named.clone(), |key| named.text(key)));
+        }
+        let Some(regions) = &self.regions else { return Some(owned) };
+        regions.iter().find(|region| region.owner == owner).map(|region| owned.text_prefix(&region.prefix))
+    }
+
+    pub(super) fn lets_pair_through(&self, head: &Head) -> bool {
+        self.key.is_none_or(|key| key == head.key) && self.is_in_region(&head.owner, &head.entity)
+    }
+
+    fn is_in_region(&self, owner: &str, entity: &str) -> bool {
+        self.regions.as_ref().is_none_or(|regions| regions.iter().any(|region| region.holds(owner, entity)))
     }
 
     /// The cheapest way that meets all active facts in order; what it meets besides does not get through.

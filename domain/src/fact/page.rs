@@ -17,6 +17,8 @@ use crate::tx::{Read, StorageError};
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     bytes: usize,
+    /// What surrounds the rows beside [`REPLY_WRAPPER_BYTES`].
+    reserved: usize,
     /// Why rows end when the bytes are used up.
     reason: &'static str,
     /// The tokens that the caller allowed, all of which count: then not even the first row may go over them.
@@ -28,14 +30,17 @@ impl Room {
     pub(crate) fn of(token_budget: Option<u64>, default_tokens: Option<u64>) -> Self {
         let bytes_of = |tokens: u64| usize::try_from(tokens.saturating_mul(4)).unwrap_or(usize::MAX);
         match (token_budget, default_tokens) {
-            (Some(tokens), _) if bytes_of(tokens) <= REPLY_BYTES_MAX => {
-                Self { bytes: bytes_of(tokens).saturating_sub(REPLY_WRAPPER_BYTES), reason: "token_budget", budget: Some(tokens) }
-            }
-            (Some(_), _) => Self { bytes: REPLY_BYTES_MAX - REPLY_WRAPPER_BYTES, reason: "reply_bytes", budget: None },
+            (Some(tokens), _) if bytes_of(tokens) <= REPLY_BYTES_MAX => Self {
+                bytes: bytes_of(tokens).saturating_sub(REPLY_WRAPPER_BYTES),
+                reserved: 0,
+                reason: "token_budget",
+                budget: Some(tokens),
+            },
+            (Some(_), _) => Self { bytes: REPLY_BYTES_MAX - REPLY_WRAPPER_BYTES, reserved: 0, reason: "reply_bytes", budget: None },
             (None, Some(tokens)) => {
-                Self { bytes: bytes_of(tokens).saturating_sub(REPLY_WRAPPER_BYTES), reason: "token_budget", budget: None }
+                Self { bytes: bytes_of(tokens).saturating_sub(REPLY_WRAPPER_BYTES), reserved: 0, reason: "token_budget", budget: None }
             }
-            (None, None) => Self { bytes: REPLY_BYTES_DEFAULT - REPLY_WRAPPER_BYTES, reason: "reply_bytes", budget: None },
+            (None, None) => Self { bytes: REPLY_BYTES_DEFAULT - REPLY_WRAPPER_BYTES, reserved: 0, reason: "reply_bytes", budget: None },
         }
     }
 
@@ -50,7 +55,7 @@ impl Room {
         }
         match (is_first, self.budget) {
             (true, Some(budget)) => {
-                let needed = (row_bytes + REPLY_WRAPPER_BYTES).div_ceil(4);
+                let needed = (row_bytes + REPLY_WRAPPER_BYTES + self.reserved).div_ceil(4);
                 Err(Refusal::invalid("token_budget", format!("of {budget} has no room for the next row, which needs {needed}")))
             }
             (true, None) => {
@@ -64,6 +69,7 @@ impl Room {
     /// Leaves so many bytes more to what surrounds the rows.
     pub(crate) fn reserve(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(bytes);
+        self.reserved += bytes;
     }
 
     pub(crate) fn reason(&self) -> &'static str {

@@ -6,11 +6,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::words::{folded_name, pieces};
+use crate::cursor::Cursors;
 use crate::event;
 use crate::fact::Room;
 use crate::identity::check_text;
 use crate::key::Key;
-use crate::limit::{LIST_MAX, SEARCH_GAP_AGAIN_MS, SEARCH_GAP_BYTES_MAX, SEARCH_GAPS_MAX};
+use crate::limit::{SEARCH_GAP_AGAIN_MS, SEARCH_GAP_BYTES_MAX, SEARCH_GAPS_MAX};
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, Revision, Stamp, UnixMs};
@@ -154,13 +155,16 @@ pub struct ListGaps {
     /// Words of which a gap has to hold one.
     pub query: Option<String>,
     pub limit: u64,
+    #[serde(default)]
+    pub cursor: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gaps {
     pub gaps: Vec<Gap>,
-    /// Whether there are more than the reply holds.
-    pub is_more: bool,
+    /// There while there are more than the reply holds.
+    #[serde(default)]
+    pub next_cursor: Option<String>,
 }
 
 /// What a gap takes of a reply beside its words.
@@ -171,27 +175,31 @@ impl ListGaps {
         if let Some(refusal) = self.query.as_deref().and_then(|query| check_text("query", query)) {
             return Ok(Err(refusal));
         }
-        if self.limit == 0 || self.limit > LIST_MAX as u64 {
-            return Ok(Err(Refusal::invalid("limit", format!("must be 1 to {LIST_MAX}, not {}", self.limit))));
-        }
+        let cursors = Cursors::of("gaps", &at.caller, &self.query);
+        let (limit, position) = match cursors.page(self.limit, self.cursor.as_deref()) {
+            Ok(page) => page,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         let wanted: Vec<String> = self.query.iter().flat_map(|query| pieces(query)).flat_map(|piece| piece.whole).collect();
         let tenant = &at.caller.tenant;
         let order = kind_prefix(tenant, Kind::SearchGapOrder);
-        let rows =
-            view.scan_bytes(Table::Index, order.as_bytes(), &order.after_prefix(), Direction::Ascending, SEARCH_GAPS_MAX as usize)?;
-        let (mut gaps, mut room) = (Vec::new(), Room::of(None, None));
+        // Gaps that are noted again meanwhile move before the place of a cursor; those of the page before are not shown twice.
+        let from = position.as_ref().map_or_else(|| order.clone(), |revision| order.clone().raw(revision).byte(0));
+        let rows = view.scan_bytes(Table::Index, from.as_bytes(), &order.after_prefix(), Direction::Ascending, SEARCH_GAPS_MAX as usize)?;
+        let (mut gaps, mut room, mut last) = (Vec::new(), Room::of(None, None), None);
         for (_, id) in rows {
             let gap: Option<Gap> = view.get(tenant, &Key::new().raw(&id))?;
             let gap = gap.ok_or_else(|| StorageError::corrupt("a row points to no gap"))?;
             if !wanted.is_empty() && !wanted.iter().any(|word| gap.words.contains(word.as_str())) {
                 continue;
             }
-            let fits = gaps.len() < self.limit as usize && room.take(gap.words.len() + GAP_ROW_BYTES, false) == Ok(true);
-            if !fits {
-                return Ok(Ok(Gaps { gaps, is_more: true }));
+            let fits = gaps.len() < limit && room.take(gap.words.len() + GAP_ROW_BYTES, false) == Ok(true);
+            if let (false, Some(last)) = (fits, &last) {
+                return Ok(Ok(Gaps { gaps, next_cursor: Some(cursors.seal(Key::as_bytes(last))) }));
             }
+            last = Some(Key::new().number_descending(gap.revision.0));
             gaps.push(gap);
         }
-        Ok(Ok(Gaps { gaps, is_more: false }))
+        Ok(Ok(Gaps { gaps, next_cursor: None }))
     }
 }

@@ -88,10 +88,24 @@ fn gaps_are_words_alone_the_last_first_and_so_many_are_kept() {
         note(&mut world, "2s", &format!("word{n}")).unwrap();
     }
     let list = |world: &mut World, query: Option<&str>| {
-        let gaps = world.ask("3s", person("jon"), ListGaps { query: query.map(Into::into), limit: 50 }).unwrap();
+        let gaps = world.ask("3s", person("jon"), ListGaps { query: query.map(Into::into), limit: 50, cursor: None }).unwrap();
         gaps.gaps.into_iter().map(|gap| gap.words).collect::<Vec<_>>()
     };
     assert_eq!(list(&mut world, None), ["word4", "word3", "word2", "word1", "word0"]);
     assert_eq!(list(&mut world, Some("Word3")), ["word3"]);
-    assert!(world.ask("3s", person("eve"), ListGaps { query: None, limit: 50 }).unwrap().gaps.is_empty());
+    let (mut paged, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = world.ask("3s", person("jon"), ListGaps { query: None, limit: 2, cursor }).unwrap();
+        paged.push(page.gaps.into_iter().map(|gap| gap.words).collect::<Vec<_>>().join(" "));
+        // What is noted again while somebody pages has been seen, and comes once.
+        note(&mut world, "4s", "word4").unwrap();
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(paged, ["word4 word3", "word2 word1", "word0"]);
+    let foreign = world.ask("3s", person("jon"), ListGaps { query: None, limit: 2, cursor: Some("00".into()) });
+    assert!(foreign.unwrap_err().to_string().contains("cursor"));
+    assert!(world.ask("3s", person("eve"), ListGaps { query: None, limit: 50, cursor: None }).unwrap().gaps.is_empty());
 }

@@ -51,8 +51,13 @@ fn check(script: &str, expected: Expect) {
                 Err(refusal) => format!("refused: {refusal}"),
             },
             "list" => {
-                let query =
-                    ListSessions { include_archived: line.words.contains(&"archived"), limit: 10, cursor: None, with_titles: false };
+                let query = ListSessions {
+                    include_archived: line.words.contains(&"archived"),
+                    limit: 10,
+                    cursor: None,
+                    with_titles: false,
+                    session_prefix: line.option("prefix"),
+                };
                 format!("sessions: {}", world.ask(line.time, caller, query).unwrap().sessions.join(" "))
             }
             "tick" => {
@@ -299,6 +304,7 @@ proptest! {
     #[test]
     fn lists_page_through_each_live_session_once(
         names in prop::collection::btree_map("[a-c]{1,5}", (0..3u64, any::<bool>()), 0..100), limit in 1..60u64, include_archived in any::<bool>(),
+        prefix in "[a-c]{0,2}",
     ) {
         let mut world = World::new();
         for (name, (ttl_s, archived)) in &names {
@@ -311,14 +317,16 @@ proptest! {
         }
         let (mut shown, mut cursor) = (Vec::new(), None);
         loop {
-            let page = world.ask("1s", person("mara"), ListSessions { include_archived, limit, cursor: cursor.clone(), with_titles: false }).unwrap();
+            let session_prefix = (!prefix.is_empty()).then(|| prefix.clone());
+            let query = ListSessions { include_archived, limit, cursor: cursor.clone(), with_titles: false, session_prefix };
+            let page = world.ask("1s", person("mara"), query).unwrap();
             prop_assert!(page.sessions.len() <= limit as usize);
             shown.extend(page.sessions);
             prop_assert!(page.next_cursor.is_none() || page.next_cursor != cursor);
             cursor = page.next_cursor;
             if cursor.is_none() { break }
         }
-        let expected: Vec<&String> = names.iter().filter(|(_, (ttl_s, archived))| *ttl_s != 1 && (include_archived || !archived)).map(|(name, _)| name).collect();
+        let expected: Vec<&String> = names.iter().filter(|(name, (ttl_s, archived))| *ttl_s != 1 && (include_archived || !archived) && name.starts_with(&prefix)).map(|(name, _)| name).collect();
         prop_assert_eq!(shown.iter().collect::<Vec<_>>(), expected);
     }
 }
@@ -332,7 +340,7 @@ fn a_list_stays_within_a_reply() {
     for with_titles in [false, true] {
         let (mut shown, mut cursor) = (0, None);
         loop {
-            let query = ListSessions { include_archived: false, limit: LIST_MAX as u64, cursor, with_titles };
+            let query = ListSessions { include_archived: false, limit: LIST_MAX as u64, cursor, with_titles, session_prefix: None };
             let page = world.ask("0s", person("mara"), query).unwrap();
             assert_eq!(page.titles.len(), if with_titles { page.sessions.len() } else { 0 });
             let rows: Vec<_> = page
@@ -378,7 +386,7 @@ fn a_session_without_a_title_is_called_by_what_its_state_says_first_and_is_marke
     let mut world = World::new();
     world.call("0s", person("mara"), None, save("a", json!({ "title": "Named" }))).unwrap();
     world.call("0s", person("mara"), None, save("b", json!({ "note": "in words" }))).unwrap();
-    let ask = ListSessions { include_archived: false, limit: 10, cursor: None, with_titles: true };
+    let ask = ListSessions { include_archived: false, limit: 10, cursor: None, with_titles: true, session_prefix: None };
     let told = world.ask("1s", person("mara"), ask).unwrap().titles;
     let told: Vec<(&str, bool)> = told.iter().map(|row| (row.title.as_str(), row.untitled)).collect();
     assert_eq!(told, [("Named", false), ("in words", true)]);

@@ -24,7 +24,8 @@ async fn page(visit: &Visit) -> Result<Page, CallError> {
     let found = visit.ask::<work::CoordStatus, _>(CoordStatus { project_id: None, limit: ROWS, cursor: visit.owned("cursor") }).await?;
     let saved = match visit.may::<sessions::ListSessions>() {
         true => {
-            let query = ListSessions { include_archived: true, limit: ROWS, cursor: visit.owned("saved"), with_titles: true };
+            let cursor = visit.owned("saved");
+            let query = ListSessions { include_archived: true, limit: ROWS, cursor, with_titles: true, session_prefix: None };
             Some(visit.ask::<sessions::ListSessions, _>(query).await?)
         }
         false => None,

@@ -315,13 +315,19 @@ impl Tool for MemoryHistory {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryContradictions {
+    /// One entity, matched exactly.
+    entity: Option<String>,
+    /// Entities that begin so, such as `svc:`.
+    entity_prefix: Option<String>,
+    /// One key, matched exactly.
+    key: Option<String>,
     /// Candidates of this page, at most 1,000.
     #[serde(default = "fifty")]
     limit: u64,
     /// Tokens (4 bytes of JSON each) that the reply may have. The default gives at least one candidate.
     #[schemars(extend("default" = 500))]
     token_budget: Option<u64>,
-    /// `next_cursor` of the reply before, with the same `across_versions`.
+    /// `next_cursor` of the reply before, with the other arguments unchanged.
     cursor: Option<String>,
     /// True adds where the active version says the opposite of the one that it replaced, and another passport had said that.
     #[serde(default)]
@@ -373,8 +379,9 @@ impl Tool for MemoryContradictions {
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Contradictions>, CallError> {
-        let Self { limit, token_budget, cursor, across_versions } = self;
-        let (found, served) = cluster.read(ctx, fact::FindContradictions { limit, token_budget, cursor, across_versions }).await?;
+        let Self { entity, entity_prefix, key, limit, token_budget, cursor, across_versions } = self;
+        let query = fact::FindContradictions { limit, token_budget, cursor, entity, entity_prefix, key, across_versions };
+        let (found, served) = cluster.read(ctx, query).await?;
         let candidates = found.candidates.into_iter().map(|found| {
             let fact::Contradiction { entity, key, reason, polarity_a, polarity_b, fact_ids, values } = found;
             Contradiction { entity, key, reason, polarity_a, polarity_b, fact_ids, values }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use quorate_domain::limit::LIST_DEFAULT;
 use quorate_domain::search;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,8 +21,6 @@ const SCOPE: &str = "corecrux.query.local";
 const BACKEND: &str = "bm25+graph";
 /// Noting what was not found must not hold up the answer.
 const NOTE_WITHIN: Duration = Duration::from_secs(1);
-/// Gaps of one reply.
-const GAPS_SHOWN: u64 = 50;
 
 fn ten() -> u64 {
     10
@@ -464,6 +463,11 @@ impl Tool for QueryExpand {
 pub struct GetGaps {
     /// Words of which a gap has to hold one.
     query: Option<String>,
+    /// Gaps of this page: 50 when absent, at most 1,000.
+    #[schemars(range(min = 1, max = 1_000))]
+    limit: Option<u64>,
+    /// `next_cursor` of the reply before, with the same `query`.
+    cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -471,8 +475,11 @@ pub struct Gaps {
     gaps: Vec<Gap>,
     /// What the gaps take of your context.
     total_tokens: u64,
-    /// True when there are more than this reply holds; ask with `query`.
+    /// True when there are more than this reply holds.
     more: bool,
+    /// Pass it as `cursor` for the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -499,7 +506,8 @@ impl Tool for GetGaps {
     }
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Gaps>, CallError> {
-        let (found, served) = cluster.read(ctx, search::ListGaps { query: self.query, limit: GAPS_SHOWN }).await?;
+        let query = search::ListGaps { query: self.query, limit: self.limit.unwrap_or(LIST_DEFAULT as u64), cursor: self.cursor };
+        let (found, served) = cluster.read(ctx, query).await?;
         let gap = |gap: search::Gap| Gap {
             entity: "__ops__::coverage".into(),
             value: match gap.times {
@@ -511,6 +519,6 @@ impl Tool for GetGaps {
         };
         let gaps: Vec<Gap> = found.gaps.into_iter().map(gap).collect();
         let total_tokens = tokens_of(&gaps)?;
-        Ok(Reply::at(served.revision, Gaps { gaps, total_tokens, more: found.is_more }))
+        Ok(Reply::at(served.revision, Gaps { gaps, total_tokens, more: found.next_cursor.is_some(), next_cursor: found.next_cursor }))
     }
 }

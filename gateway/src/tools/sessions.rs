@@ -234,10 +234,12 @@ pub struct ListSessions {
     /// True adds archived sessions.
     #[serde(default)]
     include_archived: bool,
+    /// Names that begin so.
+    session_prefix: Option<String>,
     /// Names of this page: 50 when absent, at most 1,000.
     #[schemars(range(min = 1, max = 1_000))]
     limit: Option<u64>,
-    /// `next_cursor` of the reply before.
+    /// `next_cursor` of the reply before, with the same `session_prefix` and `include_archived`.
     cursor: Option<String>,
     /// True adds `rows`, with the title of each session.
     #[serde(default)]
@@ -286,6 +288,7 @@ impl Tool for ListSessions {
             limit: self.limit.unwrap_or(LIST_DEFAULT as u64),
             cursor: self.cursor,
             with_titles: self.titles,
+            session_prefix: self.session_prefix,
         };
         let (found, served) = cluster.read(ctx, query).await?;
         let row = |(session_id, row): (&String, session::SessionTitle)| SessionRow {

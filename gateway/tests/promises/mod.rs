@@ -173,6 +173,59 @@ async fn an_answer_with_envelope_and_pointers_keeps_its_budget() {
     }
 }
 
+#[tokio::test]
+async fn every_list_that_takes_a_token_budget_keeps_it_with_all_that_surrounds_its_rows_and_goes_on() {
+    let world = world().await;
+    for n in 0..40 {
+        let (says, differs) = if n % 2 == 0 { ("on", "off") } else { ("off", "on") };
+        let entity = format!("svc:\"{n}\"");
+        world.ok(&b(), "store_fact", json!({ "entity": entity, "key": "state", "value": says })).await;
+        world.ok(&a(), "store_fact", json!({ "entity": entity, "key": "state", "value": differs, "private": true })).await;
+        let content = format!("{n:04}");
+        let artefact = json!({ "content_bytes_base64": content, "mime_type": "text/plain", "tool_origin": "grep", "token_budget": 500 });
+        world.ok(&a(), "artefact_put", artefact).await;
+    }
+    for (tool, arguments, rows) in [
+        ("query_facts", json!({ "top_k": 1_000 }), "rows"),
+        ("memory_view", json!({ "top_k": 1_000 }), "facts"),
+        ("memory_freshness", json!({ "top_k": 1_000 }), "rows"),
+        ("memory_sweep_candidates", json!({ "top_k": 1_000 }), "rows"),
+        ("memory_contradictions", json!({ "limit": 1_000 }), "candidates"),
+        ("memory_contradictions", json!({ "limit": 1_000, "entity_prefix": "svc:", "key": "state" }), "candidates"),
+        ("artefact_list", json!({ "top_k": 1_000 }), "artefacts"),
+    ] {
+        for budget in [200_u64, 300, 500, 1_000] {
+            let (mut cursor, mut shown) = (Value::Null, Vec::new());
+            loop {
+                let mut asked = arguments.clone();
+                asked["token_budget"] = json!(budget);
+                if cursor.is_string() {
+                    asked["cursor"] = cursor.clone();
+                }
+                let answer = world.call(&a(), tool, asked).await;
+                let told = &answer.json()["result"]["structuredContent"];
+                if !told.is_object() {
+                    // What the refusal asks for is what the row needs.
+                    let refused = answer.told();
+                    let needed = refused.split("which needs ").nth(1).and_then(|rest| rest.split('.').next()?.parse::<u64>().ok());
+                    assert!(needed.is_some_and(|needed| needed > budget), "{tool} with {budget}: {refused}");
+                    break;
+                }
+                let bytes = told.to_string().len() as u64;
+                assert!(bytes <= 4 * budget, "{tool}: {bytes} bytes of {}", 4 * budget);
+                shown.extend(told[rows].as_array().unwrap_or_else(|| panic!("{tool} has {told}")).clone());
+                cursor = told["next_cursor"].clone();
+                if !cursor.is_string() {
+                    break;
+                }
+            }
+            let all = shown.len();
+            shown.dedup();
+            assert_eq!(shown.len(), all, "{tool} with {budget} shows a row twice");
+        }
+    }
+}
+
 // ------------------------------------------------------------------ search
 
 #[tokio::test]

@@ -70,9 +70,20 @@ struct Body<'a> {
     receipt_id: &'a str,
     tenant_id: &'a str,
     source_forget_receipt_id: &'a str,
-    facts_purged: u64,
+    purged_fact_ids: Vec<String>,
     purged_at: String,
     revision: Revision,
+}
+
+/// What the receipt of the forgetting says of the facts, as far as that of the purge repeats it.
+#[derive(Deserialize)]
+struct WereForgotten {
+    facts_affected: Vec<WasForgotten>,
+}
+
+#[derive(Deserialize)]
+struct WasForgotten {
+    fact_id: String,
 }
 
 /// Purges what has run out, as much as one entry may.
@@ -119,12 +130,13 @@ fn purge_some(tx: &mut impl Tx, forgetting: &Forgetting, limit: usize) -> Result
 fn finish(tx: &mut impl Tx, at: &Stamp, forgetting: &Forgetting) -> Result<(), StorageError> {
     let tenant = &forgetting.tenant;
     let receipt_id = format!("r_purge_{}", forgetting.receipt_id.trim_start_matches("r_forget_"));
+    let WereForgotten { facts_affected } = receipt::fields_of(tx, tenant, &forgetting.receipt_id)?;
     let body = receipt::body(&Body {
         schema: "cuecrux.receipt.permanent_purge.v1",
         receipt_id: &receipt_id,
         tenant_id: tenant,
         source_forget_receipt_id: &forgetting.receipt_id,
-        facts_purged: forgetting.facts,
+        purged_fact_ids: facts_affected.into_iter().map(|fact| fact.fact_id).collect(),
         purged_at: at.wall.to_rfc3339(),
         revision: at.revision,
     });

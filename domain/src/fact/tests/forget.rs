@@ -337,16 +337,18 @@ fn a_purge_leaves_no_byte_of_a_value_in_the_state_and_a_late_retry_is_refused() 
     assert_eq!(holds(&facts, "Xsecret"), ["records", "dedup"]);
     let mut cursor = None;
     let mut affected = 0;
-    let first = loop {
+    let mut receipts = Vec::new();
+    loop {
         let command =
             ForgetFacts { scope: scope("entity_prefix", "scratch:"), reason: "r".into(), tenant_id: None, token_budget: None, cursor };
         let done = facts.call("mara", command).unwrap();
         affected += done.facts_affected;
         cursor = done.next_cursor;
+        receipts.push(done.receipt_id);
         if cursor.is_none() {
-            break done.receipt_id;
+            break;
         }
-    };
+    }
     assert_eq!(affected, 11, "several calls go over the whole scope");
     facts.call("olga", EndRecovery {}).unwrap();
     for _ in 0..3 {
@@ -354,10 +356,22 @@ fn a_purge_leaves_no_byte_of_a_value_in_the_state_and_a_late_retry_is_refused() 
         facts.world.tick(&facts.now_ms.to_string());
     }
     assert_eq!(holds(&facts, "Xsecret"), Vec::<&str>::new());
-    let purge = first.replace("r_forget_", "r_purge_");
-    let proof = facts.ask("mara", GetReceipt { receipt_id: purge, tenant_id: None }).unwrap();
-    let body: serde_json::Value = ciborium::from_reader(proof.body.as_slice()).unwrap();
-    assert_eq!((&body["source_forget_receipt_id"], &body["schema"]), (&json!(first), &json!("cuecrux.receipt.permanent_purge.v1")));
+    let ids_in = |facts: &mut Facts, receipt_id: &str, list: &str| {
+        let proof = facts.ask("mara", GetReceipt { receipt_id: receipt_id.into(), tenant_id: None }).unwrap();
+        let body: serde_json::Value = ciborium::from_reader(proof.body.as_slice()).unwrap();
+        (body[list].clone(), body)
+    };
+    let mut purged = BTreeSet::new();
+    for forgot in &receipts {
+        let (ids, body) = ids_in(&mut facts, &forgot.replace("r_forget_", "r_purge_"), "purged_fact_ids");
+        assert_eq!((&body["source_forget_receipt_id"], &body["schema"]), (&json!(forgot), &json!("cuecrux.receipt.permanent_purge.v1")));
+        let (affected, _) = ids_in(&mut facts, forgot, "facts_affected");
+        let affected: Vec<_> = affected.as_array().unwrap().iter().map(|fact| fact["fact_id"].clone()).collect();
+        assert_eq!(ids, json!(affected), "a purge names what its forgetting did, in that order");
+        purged.extend(affected.iter().map(|id| id.as_str().unwrap().to_string()));
+    }
+    let of_scope = facts.all("acme").into_iter().filter(|fact| fact.entity.starts_with("scratch:")).map(|fact| fact.fact_id);
+    assert_eq!(purged, of_scope.collect::<BTreeSet<_>>());
     let due = erasures_due(&facts.world.state, Revision(0)).unwrap();
     assert_eq!(due.iter().map(|due| due.tenant.as_str()).collect::<BTreeSet<_>>(), BTreeSet::from(["acme"]));
     assert!(erasures_due(&facts.world.state, due.last().unwrap().revision).unwrap().is_empty());

@@ -112,6 +112,9 @@ fn tell(facts: &mut Facts, line: &Line) -> Result<String, Refusal> {
                     limit: words.first().map_or(50, |rows| rows.parse().unwrap()),
                     token_budget: None,
                     cursor: None,
+                    entity: line.option("entity"),
+                    entity_prefix: line.option("prefix"),
+                    key: line.option("key"),
                     across_versions: line.option("across").is_some(),
                 },
             )?;
@@ -551,8 +554,7 @@ fn what_another_had_said_before_is_a_contradiction_where_that_is_asked_for() {
     }
     let (mut found, mut cursor) = (Vec::new(), None);
     loop {
-        let ask = FindContradictions { limit: 7, token_budget: None, cursor, across_versions: true };
-        let page = facts.ask("mara", ask).unwrap();
+        let page = facts.ask("mara", contradictions_from(cursor, None)).unwrap();
         found.extend(page.candidates.into_iter().map(|found| (found.reason, found.entity)));
         cursor = page.next_cursor;
         if cursor.is_none() {
@@ -562,6 +564,78 @@ fn what_another_had_said_before_is_a_contradiction_where_that_is_asked_for() {
     let wanted = ["opposite_polarity_same_entity_key", "opposite_polarity_across_versions"];
     let wanted: Vec<_> = wanted.iter().flat_map(|why| (0..150).map(move |n| (why.to_string(), format!("svc:{n:03}")))).collect();
     assert_eq!(found, wanted);
+
+    let page = facts.ask("mara", contradictions_from(None, Some("svc:01"))).unwrap();
+    let shown = page.candidates.len();
+    let rest = facts.ask("mara", contradictions_from(page.next_cursor.clone(), Some("svc:01"))).unwrap();
+    let named = page.candidates.iter().chain(&rest.candidates).take(10).map(|found| found.entity.clone());
+    assert_eq!((shown < 10, named.collect::<Vec<_>>()), (true, (10..20).map(|n| format!("svc:0{n}")).collect::<Vec<_>>()));
+    let refusal = facts.ask("mara", contradictions_from(page.next_cursor, Some("svc:0"))).unwrap_err();
+    assert!(refusal.to_string().contains("cursor"), "{refusal}");
+}
+
+fn contradictions_from(cursor: Option<String>, prefix: Option<&str>) -> FindContradictions {
+    let entity_prefix = prefix.map(Into::into);
+    FindContradictions { limit: 7, token_budget: None, cursor, entity: None, entity_prefix, key: None, across_versions: true }
+}
+
+#[test]
+fn contradictions_are_narrowed_to_an_entity_to_those_that_begin_so_and_to_a_key() {
+    check(
+        "0s mara store svc:api state on
+         0s mara store svc:api state off private
+         0s mara store svc:api ready yes
+         0s mara store svc:api ready no private
+         0s mara store svc:web state on
+         0s jon  store svc:web state off
+         0s mara store job:web state on
+         0s mara store job:web state off private
+         1s mara contradictions across=yes
+         1s mara contradictions across=yes entity=svc:api
+         1s mara contradictions across=yes entity=__agent::mara::svc:api
+         1s mara contradictions across=yes entity=svc:api key=ready
+         1s mara contradictions across=yes prefix=svc:
+         1s mara contradictions across=yes prefix=__agent::mara::svc:
+         1s mara contradictions prefix=svc: key=state
+         1s mara contradictions entity=job:web prefix=svc:
+         1s mara contradictions across=yes entity=__agent::jon::svc:web
+         1s mara contradictions key=",
+        expect![[r#"
+            #1 is version 1
+            #2 is version 1
+            #3 is version 1
+            #4 is version 1
+            #5 is version 1
+            #6 is version 2
+            #7 is version 1
+            #8 is version 1
+            4 contradictions
+              job:web state: #7 is positive, #8 is negative
+              svc:api ready: #3 is positive, #4 is negative
+              svc:api state: #1 is positive, #2 is negative
+              svc:web state: #6 is negative, #5 is positive
+            2 contradictions
+              svc:api ready: #3 is positive, #4 is negative
+              svc:api state: #1 is positive, #2 is negative
+            2 contradictions
+              svc:api ready: #3 is positive, #4 is negative
+              svc:api state: #1 is positive, #2 is negative
+            1 contradictions
+              svc:api ready: #3 is positive, #4 is negative
+            3 contradictions
+              svc:api ready: #3 is positive, #4 is negative
+              svc:api state: #1 is positive, #2 is negative
+              svc:web state: #6 is negative, #5 is positive
+            2 contradictions
+              svc:api ready: #3 is positive, #4 is negative
+              svc:api state: #1 is positive, #2 is negative
+            1 contradictions
+              svc:api state: #1 is positive, #2 is negative
+            0 contradictions
+            0 contradictions
+            refused: `key` must not be empty; leave it out to match all (-32602)
+        "#]],
+    );
 }
 
 #[test]
