@@ -319,8 +319,12 @@ struct Walk<'a> {
     exported: BTreeSet<&'a str>,
     /// Whether a file of JavaScript imports or exports; without, its functions are the page's.
     is_module: bool,
-    calls: BTreeMap<(Option<u32>, &'a str, Option<&'a str>, Form), u32>,
+    /// How often each stands there.
+    calls: BTreeMap<Called<'a>, u32>,
 }
+
+/// The function that calls, the name that it calls, what stands before the name, and how.
+type Called<'a> = (Option<u32>, &'a str, Option<&'a str>, Form);
 
 struct Owner<'a> {
     depth: usize,
@@ -649,13 +653,7 @@ impl<'a> Walk<'a> {
 
     /// Hands over the calls, in order.
     fn end(self) {
-        let call = |((from, name, of, form), count): ((Option<u32>, &str, Option<&str>, Form), u32)| Call {
-            from,
-            name: name.into(),
-            of: of.map(Into::into),
-            form,
-            count,
-        };
+        let call = |((from, name, of, form), count): (Called, u32)| Call { from, name: name.into(), of: of.map(Into::into), form, count };
         self.facts.calls = self.calls.into_iter().map(call).collect();
         if matches!(self.language, Language::JavaScript | Language::TypeScript | Language::Tsx) {
             for function in self.facts.functions.iter_mut().filter(|function| !function.is_method) {
