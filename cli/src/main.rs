@@ -15,11 +15,13 @@ mod dev;
 mod doctor;
 mod door;
 mod exit;
+mod export;
 mod force;
 mod founding;
 mod guard;
 mod hook;
 mod http;
+mod import;
 mod ingest;
 mod key;
 mod man;
@@ -104,6 +106,10 @@ enum Verb {
     Backup(backup::Backup),
     /// Make a deployment's folder out of a backup
     Restore(restore::Restore),
+    /// Write all of one tenant into one file, or check such a file
+    Export(export::Export),
+    /// Take a tenant in that another cluster has exported
+    Import(import::Import),
     /// Compare the whole state of all nodes, and name one that differs
     Scrub(scrub::Scrub),
     /// Say what is wrong with the cluster and what to do about it
@@ -206,6 +212,8 @@ fn main() -> std::process::ExitCode {
             Verb::Cert(verb) => (verb.json(), verb.run()),
             Verb::Backup(verb) => (verb.target.json, verb.run().await),
             Verb::Restore(verb) => (verb.target.json, verb.run().await),
+            Verb::Export(verb) => (verb.target.json, verb.run().await),
+            Verb::Import(verb) => (verb.target.json, verb.run().await),
             Verb::Scrub(verb) => (verb.target.json, verb.run().await),
             Verb::Doctor(verb) => (verb.target.json, verb.run().await),
             Verb::ForceNewCluster(verb) => (verb.target.json, verb.run().await),

@@ -30,6 +30,7 @@ use crate::record::{Kind, ReadRecords, Record, WriteRecords};
 use crate::refusal::{Applied, Refusal};
 use crate::session::is_deeper;
 use crate::stamp::{LeaseTime, Principal, Revision, Stamp, Tier, UnixMs};
+use crate::tenant::Timed;
 use crate::tx::{Read, StorageError, Tx};
 use crate::work::{self, QueuedMove};
 pub(crate) use list::undecided;
@@ -160,6 +161,13 @@ impl Record for Approval {
     }
     fn id(&self) -> Key {
         Key::new().text(&self.request_id)
+    }
+}
+
+impl Timed for Approval {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.deadline = to(self.deadline);
+        self.escalates = self.escalates.map(to);
     }
 }
 

@@ -25,6 +25,7 @@ use crate::query::rows;
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, UnixMs};
+use crate::tenant::Timed;
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 
 /// What stands before the hash in an id.
@@ -70,6 +71,12 @@ impl Record for Artefact {
     }
     fn id(&self) -> Key {
         id(&self.passport, &self.artefact_id)
+    }
+}
+
+impl Timed for Artefact {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.deadline = self.deadline.map(to);
     }
 }
 
@@ -155,6 +162,20 @@ fn take_out(tx: &mut impl Tx, artefact: &Artefact) -> Result<(), StorageError> {
         tx.delete_index(named(&artefact.artefact_id).text(&artefact.tenant));
     }
     Ok(())
+}
+
+/// The blob that a row of a tenant names, by its key.
+pub(crate) fn blob_of_row(tenant: &str, table: Table, key: &[u8]) -> Option<BlobHash> {
+    let rest = key.strip_prefix(kind_prefix(tenant, Kind::ArtefactByBlob).as_bytes()).filter(|_| table == Table::Index)?;
+    blob_of(&Key::leading_text(rest)?)
+}
+
+/// Enters the blob that a row names, where all blobs of all tenants stand.
+pub(crate) fn name_blob(tx: &mut impl Tx, tenant: &str, table: Table, key: &[u8]) {
+    if let Some(hash) = blob_of_row(tenant, table, key) {
+        let id = artefact_id(&hash);
+        tx.put_index(named(&id).text(tenant), id.as_bytes());
+    }
 }
 
 /// Whether any record of any tenant is made of this blob.

@@ -9,8 +9,8 @@ use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
     acknowledgement, approval, artefact, attestation, client, codec, config_audit, constraint, coord, corpus, decision, document, execplan,
-    fact, flag, graph, handoff, identity, key_ring, level, measure, notice, observation, orchestrator, passport, punchcard, repo, search,
-    session, session_plan, space, usage, work,
+    fact, flag, graph, handoff, identity, key_ring, level, measure, notice, observation, orchestrator, passport, punchcard, repo,
+    search, session, session_plan, space, tenant, usage, work,
 };
 
 /// A struct that stands in [`Command`] and knows what it answers.
@@ -149,6 +149,8 @@ commands! {
     AddCosigner(key_ring::AddCosigner) -> key_ring::CosignerAdded,
     SetSignInKey(identity::SetSignInKey) -> identity::SignInKeySet,
     OpenToken(identity::OpenToken) -> identity::TokenOpened,
+    BeginImport(tenant::BeginImport) -> tenant::ImportBegun,
+    ImportRows(tenant::ImportRows) -> tenant::RowsImported,
 }
 
 impl Command {
@@ -156,6 +158,7 @@ impl Command {
     pub fn blob(&self) -> Option<artefact::BlobHash> {
         match self {
             Command::PutArtefact(put) => artefact::blob_of(&put.artefact_id),
+            Command::ImportRows(import) => import.blob(),
             _ => None,
         }
     }

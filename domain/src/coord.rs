@@ -32,6 +32,7 @@ use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::resource::Resource;
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, UnixMs};
+use crate::tenant::Timed;
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use crate::work::{ListWork, State, Work, check_project};
 
@@ -63,6 +64,12 @@ impl Record for Intent {
     }
     fn id(&self) -> Key {
         intent_key(&self.session, &self.passport)
+    }
+}
+
+impl Timed for Intent {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.deadline = to(self.deadline);
     }
 }
 
@@ -98,7 +105,7 @@ fn remove(tx: &mut impl Tx, intent: &Intent) {
 
 /// When a passport was seen last.
 #[derive(Serialize, Deserialize)]
-struct Presence {
+pub(crate) struct Presence {
     tenant: String,
     passport: String,
     seen: LeaseTime,
@@ -112,6 +119,12 @@ impl Record for Presence {
     }
     fn id(&self) -> Key {
         Key::new().text(&self.passport)
+    }
+}
+
+impl Timed for Presence {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.seen = to(self.seen);
     }
 }
 
@@ -294,7 +307,7 @@ impl Announce {
         }
         let kind = if is_clear { "session.cleared" } else { "session.announced" };
         event::emit(tx, at, kind, &intent.session, json!({ "passport": intent.passport, "project_id": intent.project_id }))?;
-        let reader = ReadStamp { revision: at.revision, lease_now: at.lease_now, wall: at.wall, caller: at.caller.clone() };
+        let reader = at.reading();
         let announced = answer(tx, &reader, &intent, all, is_clear)?;
         if !is_clear {
             deadline::put(tx, Kind::IntentByDeadline, intent.deadline, tenant, &intent.deadline_id());

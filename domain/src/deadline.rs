@@ -23,6 +23,16 @@ pub(crate) fn put(tx: &mut impl Tx, index: Kind, deadline: LeaseTime, tenant: &s
     tx.put_index(key(index, deadline, tenant, id), &codec::encode(&(tenant, id)));
 }
 
+/// The same where it may be over already: a sweep that has been further looks again from there.
+pub(crate) fn put_late(tx: &mut impl Tx, index: Kind, deadline: LeaseTime, tenant: &str, id: &str) -> Result<(), StorageError> {
+    put(tx, index, deadline, tenant, id);
+    let swept: Option<Swept> = tx.get(CLUSTER, &Key::new().byte(index as u8))?;
+    if swept.is_some_and(|swept| swept.through > deadline) {
+        tx.put(&Swept { index: index as u8, through: deadline });
+    }
+    Ok(())
+}
+
 pub(crate) fn delete(tx: &mut impl Tx, index: Kind, deadline: LeaseTime, tenant: &str, id: &str) {
     tx.delete_index(key(index, deadline, tenant, id));
 }

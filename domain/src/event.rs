@@ -16,6 +16,7 @@ use crate::tx::{Direction, Read, StorageError, Table, Tx};
 /// One change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
+    /// The log index of its entry.
     pub revision: Revision,
     /// Stable words such as `fact.stored` or `punchcard.granted`.
     pub kind: String,
@@ -49,11 +50,11 @@ pub const KINDS: [&str; 78] = [
 /// Adds an event of the running command.
 pub fn emit(tx: &mut impl Tx, at: &Stamp, kind: &str, id: &str, about: serde_json::Value) -> Result<(), StorageError> {
     debug_assert!(KINDS.contains(&kind), "`{kind}` is not in the list of kinds");
-    let event = Event { revision: at.revision, kind: kind.into(), id: id.into(), about };
+    let event = Event { revision: at.entry, kind: kind.into(), id: id.into(), about };
     let mut kept = kept(tx, &at.caller.tenant)?;
-    let n = if kept.last == at.revision { kept.of_last } else { 0 };
-    (kept.last, kept.of_last) = (at.revision, n + 1);
-    tx.put_bytes(Table::Events, prefix(&at.caller.tenant).number(at.revision.0).number(n).into_bytes(), codec::encode(&event));
+    let n = if kept.last == at.entry { kept.of_last } else { 0 };
+    (kept.last, kept.of_last) = (at.entry, n + 1);
+    tx.put_bytes(Table::Events, prefix(&at.caller.tenant).number(at.entry.0).number(n).into_bytes(), codec::encode(&event));
 
     kept.count += 1;
     // The oldest go when enough new ones have come: together, since looking for them costs as much as all else of a small write.
@@ -111,6 +112,11 @@ impl Record for Kept {
 fn kept(view: &(impl Read + ?Sized), tenant: &str) -> Result<Kept, StorageError> {
     let kept: Option<Kept> = view.get(tenant, &Key::new())?;
     Ok(kept.unwrap_or(Kept { tenant: tenant.into(), compacted_through: Revision(0), count: 0, last: Revision(0), of_last: 0 }))
+}
+
+/// A tenant that comes from elsewhere begins without events: who watched it there lists anew.
+pub(crate) fn begin(tx: &mut impl Tx, tenant: &str, through: Revision) {
+    tx.put(&Kept { tenant: tenant.into(), compacted_through: through, count: 0, last: Revision(0), of_last: 0 });
 }
 
 /// What comes after `since` in a tenant's events.

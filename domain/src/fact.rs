@@ -59,11 +59,11 @@ pub use self::export::{
     ExportFacts, ExportRecorded, ExportScope, ExportStarted, ExportedFact, ExportedFacts, GetExport, RecordExport, SignedExport,
     StartExport,
 };
-pub(crate) use self::forget::sweep as sweep_forgotten;
 pub use self::forget::{
     EndRecovery, ErasureDue, ErasureState, FactsForgotten, FactsRecovered, FindForgettable, ForgetFacts, ForgetScope, Forgettable,
     ForgettableFacts, GetErasure, RecoverFacts, RecoveryEnded, ScopeKind, erasures_due,
 };
+pub(crate) use self::forget::{Forgetting, sweep as sweep_forgotten};
 pub use self::freshness::{
     FactFreshness, FactReverified, FreshnessRow, HorizonSet, ReverifyFact, SetHorizon, ShowFreshness, SweepCandidate, SweepCandidates,
     SweepCandidatesFound,

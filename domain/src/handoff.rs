@@ -36,11 +36,12 @@ use crate::record::{Kind, ReadRecords, Record, WriteRecords};
 use crate::refusal::{Applied, Refusal};
 use crate::session::{GetSession, SaveSession};
 use crate::stamp::{LeaseTime, ReadStamp, Revision, Stamp, UnixMs};
+use crate::tenant::Timed;
 use crate::tx::{Read, StorageError, Tx};
 
 /// What is known of a package. Gone at its deadline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Handoff {
+pub(crate) struct Handoff {
     tenant: String,
     handoff_id: String,
     source: String,
@@ -61,6 +62,12 @@ impl Record for Handoff {
     }
     fn id(&self) -> Key {
         Key::new().text(&self.handoff_id)
+    }
+}
+
+impl Timed for Handoff {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.deadline = to(self.deadline);
     }
 }
 
@@ -126,7 +133,7 @@ fn passport(view: &impl Read, tenant: &str, name: &str) -> Result<Option<Passpor
 }
 
 fn read_stamp(at: &Stamp) -> ReadStamp {
-    ReadStamp { revision: at.revision, lease_now: at.lease_now, wall: at.wall, caller: at.caller.clone() }
+    at.reading()
 }
 
 // ------------------------------------------------------------------ create

@@ -22,6 +22,7 @@ use crate::limit::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{Principal, ReadStamp, Scope, Stamp, Tier, UnixMs};
+use crate::tenant::refuse_arriving;
 use crate::tx::{Read, StorageError, Tx};
 
 /// An agent's or a person's identity in one tenant.
@@ -193,6 +194,9 @@ impl PutToken {
         }
         if at.caller.tenant != CLUSTER && at.caller.tenant != self.tenant {
             return Ok(Err(Refusal::Denied { problem: "tokens can be made for your own tenant only".into() }));
+        }
+        if let Some(refusal) = refuse_arriving(tx, &self.tenant)? {
+            return Ok(Err(refusal));
         }
         if let Some(refusal) = check_hash(&self.hash) {
             return Ok(Err(refusal));

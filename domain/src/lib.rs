@@ -9,7 +9,7 @@
 //! [`identity`], [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`measure`], [`client`],
 //! [`session_plan`], [`acknowledgement`], [`document`], [`repo`], [`corpus`]. [`command`] and [`query`] are the two lists that everything
 //! else in the product goes through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state, [`space`] what
-//! goes on when disks are full.
+//! goes on when disks are full, [`tenant`] how a tenant gets from one cluster into another.
 
 pub mod acknowledgement;
 pub(crate) mod action;
@@ -60,6 +60,7 @@ pub mod session;
 pub mod session_plan;
 pub mod space;
 pub mod stamp;
+pub mod tenant;
 #[cfg(test)]
 mod transcript;
 pub mod tx;

@@ -104,6 +104,11 @@ pub const ARTEFACT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 pub const ARTEFACTS_MAX: u64 = 10_000;
 /// 90 days.
 pub const ARTEFACT_TTL_S_MAX: u64 = 7_776_000;
+/// Tenants that a cluster may ever import: every entry reads the list.
+pub const IMPORTED_TENANTS_MAX: usize = 200;
+/// Rows of one batch of an import, and about so many bytes of them.
+pub const IMPORT_ROWS_MAX: usize = 1_000;
+pub const IMPORT_BATCH_BYTES: usize = 256 * 1024;
 /// Keys that a cluster may ever sign receipts with.
 pub const RECEIPT_KEYS_MAX: usize = 100;
 /// Keys that its nodes may ever cosign heads with.

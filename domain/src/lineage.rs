@@ -10,6 +10,8 @@
 //!
 //! A card that was held stays held for the time that was left of it on the lease clock: its holder may still be at work.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::key::Key;
@@ -18,6 +20,7 @@ use crate::overlay::{Overlay, Writes};
 use crate::punchcard;
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords};
 use crate::stamp::{Revision, Stamp, UnixMs};
+use crate::tenant::Arrivals;
 use crate::tx::{Read, StorageError, Table};
 
 /// 2026-01-01T00:00:00Z. Revisions that begin as below stay exact as JSON numbers (2^53) until 2094.
@@ -107,12 +110,13 @@ pub fn begin<S: Read>(
     let cut = Cut { lineage, through, from: first_revision(through, begins), at: now };
     clock.revision = cut.from;
     let held = punchcard::all_held(state)?;
+    let arrivals = Arc::new(Arrivals::read(state)?);
     for batch in held.chunks(BATCH) {
         let mut tx = Overlay::new(state);
         for (tenant, card) in batch {
             clock.revision.0 += 1;
             let caller = crate::identity::system();
-            let at = Stamp { revision: clock.revision, lease_now: clock.lease_now, wall: clock.wall, caller, under: None }.within(tenant);
+            let at = Stamp::of(clock.revision, clock.lease_now, clock.wall, caller, Arc::clone(&arrivals)).within(tenant);
             punchcard::reissue(&mut tx, &at, card)?;
         }
         commit(tx.into_writes())?;

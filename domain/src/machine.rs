@@ -4,6 +4,8 @@
 //! and the card it acts under are checked, the command runs in an overlay of its own, and its answer is remembered. A
 //! refusal drops the overlay, so that it leaves no write but its own answer.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::command::Command;
@@ -14,9 +16,11 @@ use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefi
 use crate::refusal::Refusal;
 use crate::search::feed::Noting;
 use crate::stamp::{LeaseTime, Principal, RequestId, Revision, Stamp, UnixMs};
+use crate::tenant::Arrivals;
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use crate::{
-    approval, artefact, client, codec, coord, document, fact, handoff, identity, level, measure, notice, punchcard, receipt, session, space,
+    approval, artefact, client, codec, coord, document, fact, handoff, identity, level, measure, notice, punchcard, receipt,
+    session, space,
 };
 
 /// What a leader puts into the log.
@@ -52,7 +56,7 @@ pub struct Call {
 /// What the log decided of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decided {
-    /// The revision of the entry that had the effect: of the first sending, when this one was a retry.
+    /// The log index of the entry that had the effect: of the first sending, when this one was a retry.
     pub revision: Revision,
     /// CBOR of the command's output, or why it was refused.
     pub outcome: Result<Vec<u8>, Refusal>,
@@ -65,6 +69,9 @@ pub struct Clock {
     pub lease_now: LeaseTime,
     pub wall: UnixMs,
     pub revision: Revision,
+    /// Some tenant came from another cluster. Said here, where every entry looks: the others need not look for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_terms: bool,
 }
 
 impl Record for Clock {
@@ -82,18 +89,31 @@ impl Clock {
     pub fn read(view: &(impl Read + ?Sized)) -> Result<Self, StorageError> {
         Ok(view.get(CLUSTER, &Key::new())?.unwrap_or_default())
     }
+
+    /// From the next entry on, tenants are looked at for what is theirs alone.
+    pub(crate) fn set_terms(tx: &mut impl Tx) -> Result<(), StorageError> {
+        let clock = Self::read(tx)?;
+        tx.put(&Self { has_terms: true, ..clock });
+        Ok(())
+    }
 }
 
 /// Applies one entry. `None` for a tick.
 pub fn apply(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) -> Result<Option<Decided>, StorageError> {
     let mut tx = Noting::new(tx);
-    let decided = apply_noted(&mut tx, revision, term, entry)?;
+    let clock = Clock::read(&tx)?;
+    let decided = apply_noted(&mut tx, clock, revision, term, entry)?;
     tx.write_feed(revision)?;
     Ok(decided)
 }
 
-fn apply_noted(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) -> Result<Option<Decided>, StorageError> {
-    let mut clock = Clock::read(tx)?;
+fn apply_noted(
+    tx: &mut impl Tx,
+    mut clock: Clock,
+    revision: Revision,
+    term: u64,
+    entry: Entry,
+) -> Result<Option<Decided>, StorageError> {
     if revision <= clock.revision {
         return Err(StorageError::corrupt(format!("entry {revision} applied after {}", clock.revision)));
     }
@@ -104,7 +124,11 @@ fn apply_noted(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) ->
     clock.wall = clock.wall.max(entry.wall);
     clock.revision = revision;
     tx.put(&clock);
-    let stamp = |caller: Principal, under| Stamp { revision, lease_now: clock.lease_now, wall: clock.wall, caller, under };
+    let arrivals = Arc::new(if clock.has_terms { Arrivals::read(tx)? } else { Arrivals::default() });
+    let stamp = |caller: Principal, under| Stamp {
+        under,
+        ..Stamp::of(revision, clock.lease_now, clock.wall, caller, Arc::clone(&arrivals))
+    };
 
     // Nothing new can have run out while the clock stood still, and most entries of a batch carry no advance.
     if clock.lease_now > before {
@@ -156,10 +180,13 @@ fn decide(tx: &mut impl Tx, at: Stamp, request: RequestId, command: Command) -> 
         }
     }
     remember(tx, &at, &request, body_hash, &outcome)?;
-    Ok(Decided { revision: at.revision, outcome, replayed: false })
+    Ok(Decided { revision: at.entry, outcome, replayed: false })
 }
 
 fn refuse_caller(view: &impl Read, at: &Stamp) -> Result<Option<Refusal>, StorageError> {
+    if let Some(refusal) = at.refuse_arriving() {
+        return Ok(Some(refusal));
+    }
     if let Some(refusal) = identity::check_caller(view, &at.caller)? {
         return Ok(Some(refusal));
     }
@@ -238,9 +265,17 @@ fn floor(view: &impl Read, tenant: &str, keyed: bool) -> Result<Floor, StorageEr
     }))
 }
 
+/// Requests that a tenant's callers first sent by then, elsewhere, are not run again here.
+pub(crate) fn forget_before(tx: &mut impl Tx, tenant: &str, through: UnixMs) {
+    for keyed in [false, true] {
+        let tenant = tenant.to_owned();
+        tx.put(&Floor { tenant, keyed, forgotten_through: through, forgotten_revision: Revision(0), kept: 0, look_at: UnixMs(0) });
+    }
+}
+
 /// The first answer to this request id, or the reason why it can't be told; `None` when it is new.
 fn recall(view: &impl Read, at: &Stamp, request: &RequestId, body_hash: [u8; 32]) -> Result<Option<Decided>, StorageError> {
-    let refused = |refusal| Ok(Some(Decided { revision: at.revision, outcome: Err(refusal), replayed: false }));
+    let refused = |refusal| Ok(Some(Decided { revision: at.entry, outcome: Err(refusal), replayed: false }));
     if request.id.is_empty() || request.id.len() > REQUEST_ID_BYTES_MAX {
         return refused(Refusal::invalid("idempotency_key", format!("must have 1 to {REQUEST_ID_BYTES_MAX} bytes")));
     }
@@ -249,7 +284,7 @@ fn recall(view: &impl Read, at: &Stamp, request: &RequestId, body_hash: [u8; 32]
         if answer.body_hash != body_hash {
             return refused(Refusal::RequestConflict { id: request.id.clone() });
         }
-        return Ok(Some(Decided { revision: answer.revision, outcome: answer.outcome, replayed: true }));
+        return Ok(Some(Decided { revision: at.entry_of(answer.revision), outcome: answer.outcome, replayed: true }));
     }
     let floor = floor(view, &at.caller.tenant, request.keyed)?;
     let kept_ms = if request.keyed { ANSWER_KEYED_KEPT_MS } else { ANSWER_AUTO_KEPT_MS };

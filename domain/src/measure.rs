@@ -26,11 +26,13 @@ use crate::stamp::Stamp;
 use crate::tx::{StorageError, Tx};
 use crate::{deadline, flag};
 
+pub(crate) use self::activity::Activity;
 pub use self::activity::{
     ActivityAppended, ActivityKind, ActivityRow, ActivityTurn, AppendActivity, GetActivityTurn, RecentActivities, RecentActivity,
 };
 pub use self::learn::{Learn, Learnt, Proposal};
 pub use self::savings::{ArmSums, GetSavings, Samples, Savings};
+pub(crate) use self::trace::Batch as TraceBatch;
 pub use self::trace::{Effect, RecentTraces, Trace, Traces};
 
 /// The calls of one passport since the last time.

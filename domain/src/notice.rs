@@ -33,6 +33,7 @@ use crate::limit::{
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal, shown};
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, UnixMs};
+use crate::tenant::Timed;
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use crate::work;
 
@@ -232,6 +233,12 @@ impl Record for Notice {
     }
     fn id(&self) -> Key {
         Key::new().text(&self.id)
+    }
+}
+
+impl Timed for Notice {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.due = to(self.due);
     }
 }
 

@@ -33,6 +33,7 @@ use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal, shown};
 use crate::resource::Resource;
 use crate::stamp::{LeaseTime, Principal, Revision, Stamp, UnixMs};
+use crate::tenant::Timed;
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use ask::Ask;
 pub use ask::{AttendTicket, GetTicket, LeaveQueue, PunchIn, PunchedIn};
@@ -417,6 +418,28 @@ pub(crate) fn check_token(view: &impl Read, at: &Stamp, token: Revision) -> Resu
         }
     }
     Ok(Some(Refusal::StaleToken { problem: format!("fencing token {token} is not that of a live card of `{passport}`") }))
+}
+
+impl Timed for Punchcard {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.deadline = to(self.deadline);
+        // Whom it kept out was kept out elsewhere.
+        self.closed_until = None;
+    }
+}
+
+/// Ends a card that was held in another cluster, whose tenant came from there: by the next sweep, as one whose time is over. Its
+/// delay begins now.
+pub(crate) fn arrive(tx: &mut impl Tx, at: &Stamp, id: &str) -> Result<Result<(), String>, StorageError> {
+    let card: Option<Punchcard> = tx.get(&at.caller.tenant, &Key::new().text(id))?;
+    let Some(mut card) = card.filter(|card| card.status == Status::Held) else {
+        return Ok(Err("hold the deadline of a card before the card".into()));
+    };
+    let resource = Resource::parse(&card.resource).map_err(stored)?;
+    card.deadline = at.lease_now;
+    enter(tx, &mut card, &resource)?;
+    tx.put(&card);
+    Ok(Ok(()))
 }
 
 /// Ends cards and tickets whose time is over, a bounded number, and hands freed resources to those who wait.

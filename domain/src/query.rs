@@ -8,7 +8,8 @@ use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
     approval, artefact, client, codec, config_audit, constraint, coord, corpus, document, execplan, fact, flag, graph, identity, key_ring,
-    measure, notice, observation, orchestrator, passport, punchcard, receipt, repo, search, session, session_plan, usage, work,
+    measure, notice, observation, orchestrator, passport, punchcard, receipt, repo, search, session, session_plan, tenant, usage,
+    work,
 };
 
 /// A struct that stands in [`Query`] and knows what it answers.
@@ -144,6 +145,7 @@ queries! {
     GetSync(fact::sync::GetSync) -> fact::sync::SyncState,
     ListSyncConflicts(fact::sync::ListSyncConflicts) -> fact::sync::SyncConflicts,
     GetSignInKey(identity::GetSignInKey) -> Option<identity::SignInKey>,
+    GetTenantImport(tenant::GetTenantImport) -> tenant::TenantAsFound,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

@@ -275,7 +275,7 @@ mod tests {
     fn check(tamper: impl Fn(&mut World), expected: Expect) {
         let mut world = World::new();
         for n in 1..=3 {
-            let at = Stamp { revision: Revision(n), lease_now: LeaseTime(0), wall: UnixMs(n), caller: person("mara"), under: None };
+            let at = Stamp::plain(Revision(n), LeaseTime(0), UnixMs(n), person("mara"));
             append(&mut world.state, &at, &format!("r{n}"), vec![n as u8], Some("mara")).unwrap();
         }
         tamper(&mut world);

@@ -164,6 +164,9 @@ pub enum Kind {
     // Keys, under the cluster
     ReceiptSigningKey = 240,
     Cosigner = 241,
+    // Tenants that came from another cluster
+    TenantArrivals = 244,
+    TenantImport = 245,
     // Signing in: keys of passports, and an index
     SignInKey = 242,
     SignInToken = 243,

@@ -98,6 +98,12 @@ pub enum Refusal {
     /// While versions are mixed, what not every member can apply is not proposed.
     #[error("{what} needs feature level {needs}, and the cluster is at {level}")]
     TooNew { what: String, needs: u64, level: u64 },
+    /// A tenant never comes in over one that is there.
+    #[error("the tenant `{tenant}` is here already", tenant = shown(tenant))]
+    TenantThere { tenant: String },
+    /// It comes in from another cluster, and is not whole yet.
+    #[error("the tenant `{tenant}` is being imported", tenant = shown(tenant))]
+    TenantArriving { tenant: String },
 }
 
 /// A text that a caller chose, as it may stand in a message: not too long, and without control characters.
@@ -168,6 +174,8 @@ impl Refusal {
             Refusal::Spent { .. } => "SPENT",
             Refusal::OutOfSpace { .. } => "OUT_OF_SPACE",
             Refusal::TooNew { .. } => "FEATURE_LEVEL",
+            Refusal::TenantThere { .. } => "TENANT_THERE",
+            Refusal::TenantArriving { .. } => "TENANT_ARRIVING",
         }
     }
 
@@ -175,6 +183,7 @@ impl Refusal {
     pub fn retryable(&self) -> bool {
         match self {
             Refusal::Held { .. } | Refusal::Deadlock { .. } | Refusal::Full { .. } | Refusal::OutOfSpace { .. } => true,
+            Refusal::TenantArriving { .. } => true,
             Refusal::Invalid { .. }
             | Refusal::TooLong { .. }
             | Refusal::NotFound { .. }
@@ -191,6 +200,7 @@ impl Refusal {
             | Refusal::FeatureOff { .. }
             | Refusal::AlreadyPending { .. }
             | Refusal::TooNew { .. }
+            | Refusal::TenantThere { .. }
             | Refusal::Spent { .. } => false,
         }
     }
@@ -236,6 +246,10 @@ impl Refusal {
             Refusal::TooNew { .. } => {
                 "An operator ends the upgrade with `quorate upgrade finalise` once all nodes run the new version.".into()
             }
+            Refusal::TenantThere { .. } => {
+                "Import it into a cluster that never had a tenant of this name; make its tokens after the import.".into()
+            }
+            Refusal::TenantArriving { .. } => "Call again when the operator's `quorate import` has ended.".into(),
             Refusal::OutOfSpace { .. } => {
                 "Reads, deletes, renewals and releases go on; for anything else wait until an operator has made room, and \
                                            call again with a new `idempotency_key` if you gave one."

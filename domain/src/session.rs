@@ -28,12 +28,13 @@ use crate::query::rows;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, UnixMs};
+use crate::tenant::Timed;
 use crate::tx::{Read, StorageError, Tx};
 use crate::{deadline, event};
 
 /// All of a session but its state, so that lists read no states.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Session {
+pub(crate) struct Session {
     tenant: String,
     passport: String,
     session_id: String,
@@ -55,6 +56,12 @@ impl Record for Session {
     }
     fn id(&self) -> Key {
         session_key(&self.passport, &self.session_id)
+    }
+}
+
+impl Timed for Session {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.deadline = self.deadline.map(to);
     }
 }
 

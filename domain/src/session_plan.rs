@@ -25,11 +25,12 @@ use crate::receipt;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{LeaseTime, ReadStamp, Revision, Stamp, UnixMs};
+use crate::tenant::Timed;
 use crate::tx::{Read, StorageError, Tx};
 
 /// A passport's last plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct SessionPlan {
+pub(crate) struct SessionPlan {
     tenant: String,
     passport: String,
     plan_id: String,
@@ -51,6 +52,12 @@ impl Record for SessionPlan {
     }
     fn id(&self) -> Key {
         Key::new().text(&self.passport)
+    }
+}
+
+impl Timed for SessionPlan {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.intent_deadline = to(self.intent_deadline);
     }
 }
 

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+use crate::refusal::Refusal;
+use crate::tenant::Arrivals;
 
 /// The log index of the entry that made a change. It rises over the whole cluster and over restores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -119,20 +123,58 @@ pub struct RequestId {
 /// What one entry says of itself; nothing else comes into a rule from outside.
 #[derive(Clone, Debug)]
 pub struct Stamp {
+    /// What the change is numbered by, in the tenant of the caller. The entry's log index, but in a tenant that came from another
+    /// cluster: there it goes on above what that tenant ever had.
     pub revision: Revision,
+    /// The log index of the entry.
+    pub entry: Revision,
     pub lease_now: LeaseTime,
     /// Never behind the stamp of an earlier entry, whatever the leaders' clocks say.
     pub wall: UnixMs,
     pub caller: Principal,
     /// The live card of the caller that the call is made under, checked before the command runs.
     pub under: Option<Revision>,
+    pub(crate) arrivals: Arc<Arrivals>,
 }
 
 impl Stamp {
+    /// The stamp of an entry for one caller, under no card.
+    pub(crate) fn of(entry: Revision, lease_now: LeaseTime, wall: UnixMs, caller: Principal, arrivals: Arc<Arrivals>) -> Self {
+        Self {
+            revision: arrivals.within(&caller.tenant, entry),
+            entry,
+            lease_now,
+            wall,
+            caller,
+            under: None,
+            arrivals,
+        }
+    }
+
+    /// The same where no tenant has terms of its own: what a rule is asked with that is called by itself.
+    pub fn plain(entry: Revision, lease_now: LeaseTime, wall: UnixMs, caller: Principal) -> Self {
+        Self::of(entry, lease_now, wall, caller, Arc::default())
+    }
+
     /// The same entry acting in another tenant: how a sweep ends that tenant's records.
     pub(crate) fn within(&self, tenant: &str) -> Self {
         let caller = Principal { tenant: tenant.into(), ..self.caller.clone() };
-        Self { caller, ..self.clone() }
+        Self { caller, revision: self.arrivals.within(tenant, self.entry), ..self.clone() }
+    }
+
+    /// The log index that a revision of the caller's tenant is of.
+    pub(crate) fn entry_of(&self, revision: Revision) -> Revision {
+        Revision(revision.0.saturating_sub(self.revision.0 - self.entry.0))
+    }
+
+    /// As a query is asked that a command needs answered.
+    pub(crate) fn reading(&self) -> ReadStamp {
+        ReadStamp { revision: self.entry, lease_now: self.lease_now, wall: self.wall, caller: self.caller.clone() }
+    }
+
+    /// The refusal of a call in a tenant that is not all here.
+    pub(crate) fn refuse_arriving(&self) -> Option<Refusal> {
+        self.arrivals.refuse(&self.caller.tenant)
     }
 
     /// A 32-digit id that every replica derives alike. `n` tells apart the ids of one entry.

@@ -35,7 +35,8 @@ impl World {
         let advance_ms = u64::from(now_ms > self.now_ms);
         self.now_ms = now_ms;
         let lease_now = LeaseTime(now_ms - advance_ms);
-        self.state.put(&Clock { lease_now, wall: UnixMs(WALL + now_ms), revision: self.revision });
+        let has_terms = Clock::read(&self.state).expect("no fault").has_terms;
+        self.state.put(&Clock { lease_now, wall: UnixMs(WALL + now_ms), revision: self.revision, has_terms });
         self.revision = Revision(self.revision.0 + 1);
         Entry { wall: UnixMs(WALL + now_ms), advance_ms, stamped_term: 1, body: Body::Tick {} }
     }
@@ -52,8 +53,31 @@ impl World {
         under: Option<Revision>,
         command: C,
     ) -> Result<C::Output, Refusal> {
+        let issued_at = UnixMs(WALL + ms(time));
+        self.call_sent(time, issued_at, caller, under, command)
+    }
+
+    /// The same of a request that was first sent at another time.
+    pub fn call_first_sent<C: CommandKind>(
+        &mut self,
+        time: &str,
+        issued_at: UnixMs,
+        caller: Principal,
+        command: C,
+    ) -> Result<C::Output, Refusal> {
+        self.call_sent(time, issued_at, caller, None, command)
+    }
+
+    fn call_sent<C: CommandKind>(
+        &mut self,
+        time: &str,
+        issued_at: UnixMs,
+        caller: Principal,
+        under: Option<Revision>,
+        command: C,
+    ) -> Result<C::Output, Refusal> {
         let entry = self.at(time);
-        let request = RequestId { id: format!("r{}", self.revision), issued_at: UnixMs(WALL + self.now_ms), keyed: false };
+        let request = RequestId { id: format!("r{}", self.revision), issued_at, keyed: false };
         let call = Call { caller, request, under, command: command.into() };
         let decided = machine::apply(&mut self.state, self.revision, 1, Entry { body: Body::Call(call), ..entry });
         let outcome = decided.expect("no fault").expect("a call is decided").outcome;

@@ -25,6 +25,11 @@ impl Table {
     /// All tables, in the order of their stored names.
     pub const ALL: [Table; 6] = [Table::Records, Table::Index, Table::Events, Table::Receipts, Table::Dedup, Table::Meta];
 
+    /// The table of a stored name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|table| table.name() == name)
+    }
+
     /// The stored name. It is on disk and never changes.
     pub const fn name(self) -> &'static str {
         match self {

@@ -142,7 +142,7 @@ fn cards_that_were_given_back_cost_later_calls_nothing() {
 fn a_full_queue_of_events_drops_its_oldest_at_no_more_cost_and_tells_who_comes_late() {
     let mut store = Untidy::default();
     let mut emit = |revision: u64| {
-        let at = Stamp { revision: Revision(revision), lease_now: LeaseTime(0), wall: UnixMs(0), caller: ann(), under: None };
+        let at = Stamp::plain(Revision(revision), LeaseTime(0), UnixMs(0), ann());
         store.stepped_over.set(0);
         let mut tx = Overlay::new(&store);
         event::emit(&mut tx, &at, "fact.stored", "f", serde_json::Value::Null).unwrap();

@@ -103,7 +103,7 @@ impl Store {
     }
 
     fn ask(&self, caller: Principal, query: impl Into<Query>) -> Result<Vec<u8>, Refusal> {
-        let Clock { lease_now, wall, revision } = Clock::read(self).unwrap();
+        let Clock { lease_now, wall, revision, .. } = Clock::read(self).unwrap();
         query.into().run(self, &ReadStamp { revision, lease_now, wall, caller }).unwrap()
     }
 
@@ -127,7 +127,7 @@ fn principal(n: usize) -> Principal {
 
 /// The id that a command of this revision gave out, if it gave one: how a random log names what an earlier entry made.
 fn made_by(revision: u64, caller: usize, prefix: &str) -> String {
-    let at = Stamp { revision: Revision(revision), lease_now: LeaseTime(0), wall: UnixMs(0), caller: principal(caller), under: None };
+    let at = Stamp::plain(Revision(revision), LeaseTime(0), UnixMs(0), principal(caller));
     at.new_id(prefix, 0)
 }
 

@@ -272,6 +272,8 @@ impl CallError {
                 Refusal::Changed { .. } => 412,
                 Refusal::RequestConflict { .. } => 422,
                 Refusal::Full { .. } => 429,
+                Refusal::TenantThere { .. } => 409,
+                Refusal::TenantArriving { .. } => 503,
                 Refusal::OutOfSpace { .. } => 507,
                 Refusal::FeatureOff { .. } | Refusal::TooNew { .. } => 501,
             },

@@ -56,6 +56,9 @@ impl Act {
             }
             Command::AddCosigner(add) => ("cosigner_add", format!("node {} key {}", add.node_id, short(&add.public_key))),
             Command::ForceRelease(release) => ("force_release", format!("punchcard {}", release.punchcard_id)),
+            Command::BeginImport(begin) => {
+                ("tenant_import", format!("{} from cluster {} export {}", begin.tenant, begin.origin.cluster_id, short(&begin.import_id)))
+            }
             _ => return None,
         };
         Some(Self { name, subject })

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use quorate_proto::cluster as wire;
-use quorate_raft::backup::{ArchiveError, Contents, FileEntry, Place, Reader, StorageError, TransferError, Unpacked, Writer};
+use quorate_raft::backup::{ArchiveError, Contents, Draft, FileEntry, Place, Reader, StorageError, TransferError, Unpacked, Writer};
 pub use quorate_raft::backup::{Snapshot, hash};
 use quorate_raft::found::{self, FoundError};
 use serde::{Deserialize, Serialize};
@@ -24,16 +24,16 @@ use quorate_proof::{Seal, Signer};
 
 /// Raised when an older program could not read the file any more.
 const FORMAT: u32 = 1;
-const MANIFEST: &str = "manifest.json";
-const SIGNATURE: &str = "manifest.sig";
+pub(crate) const MANIFEST: &str = "manifest.json";
+pub(crate) const SIGNATURE: &str = "manifest.sig";
 /// The deployment's own description, with its secrets.
 pub const DEPLOYMENT: &str = "deployment.json";
 const STATE: &str = "state/";
 /// Thousands of files.
-const MANIFEST_BYTES_MAX: usize = 16 << 20;
-const SIGNATURE_BYTES_MAX: usize = 4 << 10;
+pub(crate) const MANIFEST_BYTES_MAX: usize = 16 << 20;
+pub(crate) const SIGNATURE_BYTES_MAX: usize = 4 << 10;
 const DEPLOYMENT_BYTES_MAX: u64 = 4 << 20;
-const CHUNK_BYTES: usize = 512 << 10;
+pub(crate) const CHUNK_BYTES: usize = 512 << 10;
 
 /// What a backup says of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ impl From<ArchiveError> for BackupError {
     }
 }
 
-fn damaged(file: &str, problem: impl ToString) -> BackupError {
+pub(crate) fn damaged(file: &str, problem: impl ToString) -> BackupError {
     BackupError::Damaged { file: file.into(), problem: problem.to_string() }
 }
 
@@ -187,7 +187,7 @@ impl Source<'_> {
 }
 
 /// Reads the files of a state in order, a chunk at a time, for as long as `to` wants more.
-fn each_chunk(snapshot: &Snapshot, mut to: impl FnMut(wire::BackupChunk) -> Result<(), BackupError>) -> Result<(), BackupError> {
+pub(crate) fn each_chunk(snapshot: &Snapshot, to: ToChunk<'_>) -> Result<(), BackupError> {
     for file in &snapshot.manifest().files {
         let mut offset = 0;
         while offset < file.size_bytes {
@@ -202,14 +202,21 @@ fn each_chunk(snapshot: &Snapshot, mut to: impl FnMut(wire::BackupChunk) -> Resu
     Ok(())
 }
 
-/// Sends a backup until its end, or until nobody reads it any more. For a blocking thread.
-pub(crate) fn send(snapshot: &Snapshot, head: wire::BackupHead, to: &mpsc::Sender<Result<wire::BackupPart, Status>>) {
+/// Where the chunks of a file go.
+pub(crate) type ToChunk<'a> = &'a mut dyn FnMut(wire::BackupChunk) -> Result<(), BackupError>;
+
+/// Sends head and chunks until their end, or until nobody reads them any more. For a blocking thread.
+pub(crate) fn send(
+    head: wire::BackupHead,
+    to: &mpsc::Sender<Result<wire::BackupPart, Status>>,
+    each_chunk: impl FnOnce(ToChunk<'_>) -> Result<(), BackupError>,
+) {
     use wire::backup_part::Part;
     let send = |part| to.blocking_send(Ok(wire::BackupPart { part: Some(part) })).map_err(|_| BackupError::Unread);
-    match send(Part::Head(head)).and_then(|()| each_chunk(snapshot, |chunk| send(Part::Chunk(chunk)))) {
+    match send(Part::Head(head)).and_then(|()| each_chunk(&mut |chunk| send(Part::Chunk(chunk)))) {
         Ok(()) | Err(BackupError::Unread) => {}
         Err(error) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "cannot read a backup's files");
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot read what was to be sent");
             let _ = to.blocking_send(Err(Status::internal("a file of the state can't be read on this node")));
         }
     }
@@ -224,35 +231,30 @@ pub fn of_stopped(folder: &Path, receipt_key: &str, scratch: &Path, path: &Path)
     let snapshot = found::recover(folder, &scratch.join("recovered"))?;
     let source = Source { cluster_id: identity.cluster_id, lineage, node_id: identity.node_id, signer: &signer };
     let mut taking = Taking::begin(path, &source.head(&snapshot, Vec::new())?, None)?;
-    each_chunk(&snapshot, |chunk| taking.chunk(&chunk.file, &chunk.data))?;
+    each_chunk(&snapshot, &mut |chunk| taking.chunk(&chunk.file, &chunk.data))?;
     taking.finish()
 }
 
 // ------------------------------------------------------------------ for whoever asked
 
-/// A backup that is being written. Dropped before [`Taking::finish`], it leaves nothing.
-pub struct Taking {
+/// An archive that is being written: a manifest, its signature, and the files that the manifest names. Dropped before
+/// [`Filing::finish`], it leaves nothing.
+pub(crate) struct Filing {
     writer: Writer,
-    manifest: Manifest,
+    files: Vec<FileEntry>,
     /// How many files were begun, and how many bytes of the last one are here.
     begun: usize,
     written: u64,
 }
 
-impl Taking {
-    /// Begins the file at `path`; `deployment` is what was announced as attached.
-    pub fn begin(path: &Path, head: &wire::BackupHead, deployment: Option<&[u8]>) -> Result<Self, BackupError> {
-        let (manifest, _) = Manifest::open(&head.manifest, &head.signature)?;
-        let mut writer = Writer::create(path, manifest.taken_at_unix_ms / 1_000)?;
+impl Filing {
+    pub fn begin(path: &Path, head: &wire::BackupHead, taken_at_unix_ms: u64, files: Vec<FileEntry>) -> Result<Self, BackupError> {
+        let mut writer = Writer::create(path, taken_at_unix_ms / 1_000)?;
         for (name, bytes) in [(MANIFEST, &head.manifest), (SIGNATURE, &head.signature)] {
             writer.begin(name, bytes.len() as u64)?;
             writer.write(bytes)?;
         }
-        let mut taking = Self { writer, manifest, begun: 0, written: 0 };
-        if let Some(deployment) = deployment {
-            taking.chunk(DEPLOYMENT, deployment)?;
-        }
-        Ok(taking)
+        Ok(Self { writer, files, begun: 0, written: 0 })
     }
 
     /// Takes the next bytes. Files come in the order of the manifest.
@@ -264,29 +266,54 @@ impl Taking {
         Ok(self.writer.write(data)?)
     }
 
-    /// Ends the file, reads all of it back, and only then gives it its name.
-    pub fn finish(mut self) -> Result<Checked, BackupError> {
-        while self.begun < self.manifest.files.len() {
+    /// Ends the file, which has its name only once it is published.
+    pub fn finish(mut self) -> Result<Draft, BackupError> {
+        while self.begun < self.files.len() {
             self.next_file()?;
         }
-        let draft = self.writer.finish()?;
-        let checked = check(draft.place(), None)?;
-        draft.publish()?;
-        Ok(checked)
+        Ok(self.writer.finish()?)
     }
 
     fn last(&self) -> Option<&FileEntry> {
-        self.manifest.files.get(self.begun.checked_sub(1)?)
+        self.files.get(self.begun.checked_sub(1)?)
     }
 
     fn next_file(&mut self) -> Result<(), BackupError> {
         let is_whole = self.last().is_none_or(|last| last.size_bytes == self.written);
-        match self.manifest.files.get(self.begun) {
+        match self.files.get(self.begun) {
             Some(next) if is_whole => self.writer.begin(&next.name, next.size_bytes)?,
-            _ => return Err(BackupError::Sent("a file of the backup did not come whole".into())),
+            _ => return Err(BackupError::Sent("a file of the archive did not come whole".into())),
         }
         (self.begun, self.written) = (self.begun + 1, 0);
         Ok(())
+    }
+}
+
+/// A backup that is being written. Dropped before [`Taking::finish`], it leaves nothing.
+pub struct Taking(Filing);
+
+impl Taking {
+    /// Begins the file at `path`; `deployment` is what was announced as attached.
+    pub fn begin(path: &Path, head: &wire::BackupHead, deployment: Option<&[u8]>) -> Result<Self, BackupError> {
+        let (manifest, _) = Manifest::open(&head.manifest, &head.signature)?;
+        let mut taking = Self(Filing::begin(path, head, manifest.taken_at_unix_ms, manifest.files)?);
+        if let Some(deployment) = deployment {
+            taking.chunk(DEPLOYMENT, deployment)?;
+        }
+        Ok(taking)
+    }
+
+    /// Takes the next bytes. Files come in the order of the manifest.
+    pub fn chunk(&mut self, file: &str, data: &[u8]) -> Result<(), BackupError> {
+        self.0.chunk(file, data)
+    }
+
+    /// Ends the file, reads all of it back, and only then gives it its name.
+    pub fn finish(self) -> Result<Checked, BackupError> {
+        let draft = self.0.finish()?;
+        let checked = check(draft.place(), None)?;
+        draft.publish()?;
+        Ok(checked)
     }
 }
 

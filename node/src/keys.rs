@@ -252,7 +252,7 @@ mod tests {
 
         fn read<T>(&self, read: impl FnOnce(&Overlay<'_, Nothing>, &ReadStamp) -> T) -> T {
             let view = Overlay::with_writes(&Nothing, self.writes.clone());
-            let Clock { lease_now, wall, revision } = Clock::read(&view).expect("a clock");
+            let Clock { lease_now, wall, revision, .. } = Clock::read(&view).expect("a clock");
             read(&view, &ReadStamp { revision, lease_now, wall, caller: mara() })
         }
 

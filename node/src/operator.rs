@@ -11,18 +11,22 @@ use quorate_domain::Revision;
 use quorate_proto::cluster as wire;
 use quorate_proto::cluster::operator_server::Operator;
 use quorate_raft::backup::FileEntry;
-use quorate_raft::{RaftNode, ReadError, blocking};
+use quorate_raft::{Consistency, RaftNode, ReadError, blocking};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use crate::audit::{Act, End};
 use crate::backup::{self, Source};
+use crate::export::{Export, NotExported};
+use crate::guard;
 use crate::keys::NodeKeys;
 use crate::run::chain;
 use crate::search::SearchIndex;
 use crate::service::{deadline, fault, no_key};
 use quorate_proof::{ErasureClaim, Signer};
 
+const BUSY: &str = "a backup, an export or a scrub runs on this node already; ask another, or later";
 /// Parts of a backup that a slow reader may have waiting.
 const BACKUP_BUFFER: usize = 4;
 /// How long the state of one entry is waited for before a scrub gives it up.
@@ -78,9 +82,7 @@ impl Operator for OperatorService {
     async fn backup(&self, request: Request<wire::BackupRequest>) -> Result<Response<Self::BackupStream>, Status> {
         let deadline = deadline(&request);
         let request = request.into_inner();
-        let permit = Arc::clone(&self.scans)
-            .try_acquire_owned()
-            .map_err(|_| Status::resource_exhausted("a backup or a scrub runs on this node already; ask another, or later"))?;
+        let permit = Arc::clone(&self.scans).try_acquire_owned().map_err(|_| Status::resource_exhausted(BUSY))?;
         let checkpoint = match self.raft.checkpoint(request.stale, deadline).await {
             Ok(checkpoint) => checkpoint,
             Err(ReadError::Unavailable(unavailable)) => return Err(Status::unavailable(unavailable.to_string())),
@@ -94,7 +96,39 @@ impl Operator for OperatorService {
         let (sender, receiver) = mpsc::channel(BACKUP_BUFFER);
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            backup::send(checkpoint.snapshot(), head, &sender);
+            backup::send(head, &sender, |chunk| backup::each_chunk(checkpoint.snapshot(), chunk));
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    type ExportStream = Self::BackupStream;
+
+    async fn export(&self, request: Request<wire::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
+        let (deadline, peer) = (deadline(&request), guard::peer(request.extensions()));
+        let tenant = request.into_inner().tenant;
+        let permit = Arc::clone(&self.scans).try_acquire_owned().map_err(|_| Status::resource_exhausted(BUSY))?;
+        let at = match self.raft.read(Consistency::Linearizable, deadline).await {
+            Ok(at) => at,
+            Err(ReadError::Unavailable(unavailable)) => return Err(Status::unavailable(unavailable.to_string())),
+            Err(ReadError::Storage(error)) => return Err(fault(&error)),
+        };
+        let signer = self.signer().await?;
+        let export = Export::new(at, self.raft.clone(), tenant.clone());
+        let measured = tokio::task::spawn_blocking(move || export.head(&signer).map(|head| (export, head))).await;
+        let (export, head) = match measured.map_err(|error| Status::internal(error.to_string()))? {
+            Ok(measured) => measured,
+            Err(NotExported::NoTenant) => return Err(Status::not_found(format!("there is no tenant `{tenant}`"))),
+            Err(NotExported::Failed(error)) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot export a tenant");
+                return Err(Status::internal(error.to_string()));
+            }
+        };
+        let act = Act { name: "tenant_export", subject: tenant };
+        act.record(None, &peer, "", &End::Done { revision: export.revision().0, replayed: false });
+        let (sender, receiver) = mpsc::channel(BACKUP_BUFFER);
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            backup::send(head.clone(), &sender, |chunk| export.each_chunk(&head, chunk));
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use quorate_domain::Read;
 use quorate_domain::artefact::blobs_named;
 use quorate_storage::Blobs;
-pub use quorate_storage::archive::{ArchiveError, Draft, Reader, Writer, hash};
+pub use quorate_storage::archive::{ArchiveError, Draft, Hasher, Reader, Writer, hash};
 pub use quorate_storage::{FileEntry, Manifest as Contents, Snapshot, StorageError, TransferError};
 use quorate_storage::{Receiver, Snapshots};
 

@@ -54,6 +54,20 @@ pub fn hash(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_string()
 }
 
+/// The same of what comes in parts.
+#[derive(Default)]
+pub struct Hasher(blake3::Hasher);
+
+impl Hasher {
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub fn hash(&self) -> String {
+        self.0.finalize().to_string()
+    }
+}
+
 fn padding(size_bytes: u64) -> usize {
     (BLOCK_BYTES - (size_bytes % BLOCK_BYTES as u64) as usize) % BLOCK_BYTES
 }

@@ -205,7 +205,7 @@ impl RecordExport {
             receipts_cbor_sha256,
         };
         if receipt::is_there(tx, &at.caller.tenant, &recorded.receipt_id)? {
-            let stamp = ReadStamp { revision: at.revision, lease_now: at.lease_now, wall: at.wall, caller: at.caller.clone() };
+            let stamp = at.reading();
             let first = match (GetExport { bundle_id: recorded.receipt_id.clone() }).run(tx, &stamp)? {
                 Ok(first) => first.export,
                 Err(refusal) => return Ok(Err(refusal)),

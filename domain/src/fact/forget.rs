@@ -40,6 +40,7 @@ use crate::receipt;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{LeaseTime, ReadStamp, Revision, Stamp, Tier, UnixMs};
+use crate::tenant::Timed;
 use crate::tx::{Read, StorageError, Tx};
 
 /// What a scope goes by.
@@ -80,7 +81,7 @@ pub struct ForgetScope {
 
 /// One forgetting, as stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Forgetting {
+pub(crate) struct Forgetting {
     tenant: String,
     receipt_id: String,
     /// Who asked for it, and may bring it back.
@@ -110,6 +111,12 @@ impl Record for Forgetting {
     }
     fn id(&self) -> Key {
         Key::new().text(&self.receipt_id)
+    }
+}
+
+impl Timed for Forgetting {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.deadline = to(self.deadline);
     }
 }
 

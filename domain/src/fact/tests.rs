@@ -16,7 +16,7 @@ use crate::event::Watched;
 use crate::limit::{REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX};
 use crate::overlay::{Nothing, Overlay, Writes};
 use crate::query::QueryKind;
-use crate::stamp::{LeaseTime, ReadStamp};
+use crate::stamp::LeaseTime;
 use crate::transcript::{Line, WALL, World, ms, person};
 use crate::tx::{Direction, Row};
 
@@ -868,9 +868,9 @@ fn a_store_and_a_look_at_one_pair_read_a_few_rows_however_many_there_are() {
         reads(&counting);
         format!("{} gets, {} scans", counting.gets.get(), counting.scans.get())
     };
-    let at = Stamp { revision: Revision(1_000), lease_now: LeaseTime(0), wall: UnixMs(WALL), caller: person("mara"), under: None };
+    let at = Stamp::plain(Revision(1_000), LeaseTime(0), UnixMs(WALL), person("mara"));
     let store = |key: &str| counted(&|view| drop(fact("a", key, "y").apply(&mut Overlay::new(view), &at).unwrap().unwrap()));
-    let reader = ReadStamp { revision: at.revision, lease_now: at.lease_now, wall: at.wall, caller: at.caller.clone() };
+    let reader = at.reading();
     let query = |query: QueryFacts| counted(&|view| drop(query.clone().run(view, &reader).unwrap().unwrap()));
     let told = [
         ("a new key", store("new")),

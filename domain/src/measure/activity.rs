@@ -22,6 +22,7 @@ use crate::limit::{
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Stamp, UnixMs};
+use crate::tenant::Timed;
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use crate::{codec, deadline};
 
@@ -82,7 +83,7 @@ impl ActivityKind {
 
 /// One row, as stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Activity {
+pub(crate) struct Activity {
     tenant: String,
     session: String,
     seq: u64,
@@ -108,6 +109,12 @@ impl Record for Activity {
     }
     fn id(&self) -> Key {
         row_key(&self.session, self.seq)
+    }
+}
+
+impl Timed for Activity {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.deadline = to(self.deadline);
     }
 }
 

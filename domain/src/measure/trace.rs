@@ -17,6 +17,7 @@ use crate::limit::{
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Stamp};
+use crate::tenant::Timed;
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use crate::{codec, deadline};
 
@@ -71,7 +72,7 @@ impl Trace {
 
 /// Calls of one passport that came over together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     tenant: String,
     passport: String,
     batch: u64,
@@ -86,6 +87,12 @@ impl Record for Batch {
     }
     fn id(&self) -> Key {
         Key::new().text(&self.passport).number(self.batch)
+    }
+}
+
+impl Timed for Batch {
+    fn move_times(&mut self, to: &dyn Fn(LeaseTime) -> LeaseTime) {
+        self.deadline = to(self.deadline);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::key::Key;
 use crate::limit::{APPROVAL_TTL_MS_MAX, MINT_REASON_BYTES_MAX};
 use crate::record::{Kind, ReadRecords, Record, WriteRecords};
 use crate::refusal::{Applied, Refusal};
-use crate::stamp::{ReadStamp, Stamp};
+use crate::stamp::Stamp;
 use crate::tx::{StorageError, Tx};
 
 /// What a passport is for.
@@ -111,7 +111,7 @@ fn check_reason(reason: &str) -> Option<Refusal> {
 fn undecided(tx: &mut impl Tx, at: &Stamp) -> Result<Option<String>, StorageError> {
     let asked: Option<Asked> = tx.get(&at.caller.tenant, &Key::new().text(&at.caller.passport))?;
     let Some(Asked { request_id, .. }) = asked else { return Ok(None) };
-    let now = ReadStamp { revision: at.revision, lease_now: at.lease_now, wall: at.wall, caller: at.caller.clone() };
+    let now = at.reading();
     match (GetApproval { request_id: request_id.clone() }).run(tx, &now)? {
         Ok(approval) => Ok((approval.status == ApprovalStatus::Pending).then_some(request_id)),
         Err(_) => Ok(None),

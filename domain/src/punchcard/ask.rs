@@ -13,9 +13,9 @@ use crate::limit::{
 use crate::record::WriteRecords;
 use crate::refusal::{Applied, Refusal};
 use crate::resource::Resource;
-use crate::space;
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, UnixMs};
 use crate::tx::{Read, StorageError, Tx};
+use crate::space;
 
 /// Takes the card of a resource, renews it for its present holder, or queues for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

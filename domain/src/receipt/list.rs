@@ -82,7 +82,7 @@ mod tests {
     fn receipts_are_listed_newest_first_and_each_once() {
         let mut world = World::new();
         for n in 1..=5 {
-            let at = Stamp { revision: Revision(n), lease_now: LeaseTime(0), wall: UnixMs(n), caller: person("mara"), under: None };
+            let at = Stamp::plain(Revision(n), LeaseTime(0), UnixMs(n), person("mara"));
             let body = super::super::body(&serde_json::json!({ "kind": "decision", "n": n }));
             super::super::append(&mut world.state, &at, &format!("r{n}"), body, Some("mara")).unwrap();
         }

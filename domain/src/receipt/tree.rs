@@ -289,7 +289,7 @@ mod tests {
 
     fn make(world: &mut World, who: &str, ids: std::ops::Range<u64>) {
         for n in ids {
-            let at = Stamp { revision: Revision(n), lease_now: LeaseTime(0), wall: UnixMs(n), caller: person(who), under: None };
+            let at = Stamp::plain(Revision(n), LeaseTime(0), UnixMs(n), person(who));
             append(&mut world.state, &at, &format!("r{n}"), vec![n as u8], (n % 2 == 0).then_some(who)).unwrap();
         }
     }

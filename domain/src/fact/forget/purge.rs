@@ -131,7 +131,7 @@ fn finish(tx: &mut impl Tx, at: &Stamp, forgetting: &Forgetting) -> Result<(), S
     receipt::append(tx, at, &receipt_id, body, None)?;
     let about = json!({ "facts": forgetting.facts, "forget_receipt_id": forgetting.receipt_id });
     event::emit(tx, at, "facts.purged", &receipt_id, about)?;
-    tx.put(&ErasureDue { tenant: tenant.clone(), revision: at.revision, purged_at: at.wall });
+    tx.put(&ErasureDue { tenant: tenant.clone(), revision: at.entry, purged_at: at.wall });
     Ok(())
 }
 
