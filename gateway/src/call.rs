@@ -8,6 +8,7 @@ use quorate_domain::{Principal, Refusal};
 use serde_json::{Value, json};
 
 use crate::mcp::client::{Client, Needed};
+use crate::rates::{Lane, Whose};
 use crate::server::Services;
 use crate::traces::{Arm, Tags};
 
@@ -86,6 +87,9 @@ pub enum CallError {
     /// The caller's passport has used up its tokens.
     #[error("your passport has used {used} tokens of a budget of {tokens}, and an operator wants it to stop there")]
     OverBudget { tokens: u64, used: u64 },
+    /// More calls than an operator lets this tenant, or this passport, make.
+    #[error("your {} makes more than {per_second} {} a second", whose.word(), match lane { Lane::Ordinary => "calls", Lane::Leases => "calls about leases" })]
+    TooMany { whose: Whose, lane: Lane, per_second: u32, retry_after_ms: u64 },
     /// Queued for a card until the time was over.
     #[error("`{}` is still held{} after a wait of {waited_ms} ms", shown(resource), holder.as_ref().map(|holder| format!(" by `{}`", shown(holder))).unwrap_or_default())]
     StillHeld { resource: String, holder: Option<String>, waited_ms: u64 },
@@ -156,6 +160,10 @@ impl CallError {
                      and `punch_out`, which still work; an operator can give you more."
                 )
             }
+            CallError::TooMany { lane: Lane::Ordinary, retry_after_ms, .. } => format!(
+                "{self}. Nothing was written. Call again in {retry_after_ms} ms; `punch_in`, `check_punchcard` and `punch_out` are counted apart."
+            ),
+            CallError::TooMany { retry_after_ms, .. } => format!("{self}. Nothing was written. Call again in {retry_after_ms} ms."),
             CallError::StillHeld { .. } => {
                 format!("{self}. You got no card and left the queue. Call `punch_in` with a longer `wait_ms`, or work on something else.")
             }
@@ -196,6 +204,7 @@ impl CallError {
             CallError::Unauthenticated => "UNAUTHENTICATED",
             CallError::MissingScope { .. } => "-32030",
             CallError::OverBudget { .. } => "OVER_BUDGET",
+            CallError::TooMany { .. } => "RATE_LIMITED",
             CallError::StillHeld { .. } => "HELD",
             CallError::NoLeader { .. } | CallError::Unreadable { .. } => "UNAVAILABLE",
             CallError::Unknown { .. } => "OUTCOME_UNKNOWN",
@@ -224,6 +233,7 @@ impl CallError {
             | CallError::InputRequired(_)
             | CallError::Unanswered { .. }
             | CallError::RemoteDown { .. }
+            | CallError::TooMany { .. }
             | CallError::Overloaded => true,
             CallError::Arguments { .. }
             | CallError::Unauthenticated
@@ -243,6 +253,7 @@ impl CallError {
             | CallError::Unauthenticated
             | CallError::MissingScope { .. }
             | CallError::OverBudget { .. }
+            | CallError::TooMany { .. }
             | CallError::StillHeld { .. }
             | CallError::NoLeader { .. }
             | CallError::Unreadable { .. }
@@ -280,7 +291,7 @@ impl CallError {
             CallError::Arguments { .. } => 400,
             CallError::Unauthenticated => 401,
             CallError::MissingScope { .. } => 403,
-            CallError::OverBudget { .. } => 429,
+            CallError::OverBudget { .. } | CallError::TooMany { .. } => 429,
             CallError::StillHeld { .. } => 409,
             CallError::NoLeader { .. } | CallError::Unreadable { .. } | CallError::CheckUnknown { .. } | CallError::Overloaded => 503,
             CallError::InputRequired(_) | CallError::MissingCapability { .. } => 400,
@@ -297,7 +308,8 @@ impl CallError {
         match self {
             CallError::Refused(Refusal::Held { left_ms, .. }) => Some(*left_ms),
             CallError::Refused(Refusal::Full { retry_after_ms, .. }) => Some(*retry_after_ms),
-            CallError::NoLeader { retry_after_ms, .. }
+            CallError::TooMany { retry_after_ms, .. }
+            | CallError::NoLeader { retry_after_ms, .. }
             | CallError::Unknown { retry_after_ms, .. }
             | CallError::Unreadable { retry_after_ms, .. } => Some(*retry_after_ms),
             CallError::CheckUnknown { .. } | CallError::Overloaded => Some(1_000),
@@ -327,6 +339,9 @@ impl CallError {
             },
             CallError::MissingScope { scope } => Some(json!({ "scope": scope })),
             CallError::OverBudget { tokens, used } => Some(json!({ "tokens": tokens, "used": used })),
+            CallError::TooMany { whose, lane, per_second, retry_after_ms } => Some(json!({
+                "whose": whose.word(), "lane": lane.word(), "per_second": per_second, "retry_after_ms": retry_after_ms,
+            })),
             CallError::StillHeld { resource, holder, waited_ms } => {
                 Some(json!({ "resource": resource, "holder": holder, "waited_ms": waited_ms }))
             }
@@ -369,6 +384,7 @@ impl CallError {
             | CallError::Unauthenticated
             | CallError::MissingScope { .. }
             | CallError::OverBudget { .. }
+            | CallError::TooMany { .. }
             | CallError::InputRequired(_)
             | CallError::MissingCapability { .. }
             | CallError::Unanswered { .. }

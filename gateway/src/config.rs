@@ -12,8 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::c2pa::X509Signer;
 use crate::github::settings::GitHub;
+use crate::limit::RATE_MAX;
 use crate::notices::Slack;
 use crate::plans;
+use crate::rates::Rate;
 use crate::sync::client::Remote;
 use crate::update::Source;
 
@@ -127,6 +129,16 @@ pub struct Config {
     /// Calls served at once; 4,096 by default, at least 1. More get 503. Too many: memory; too few: agents that queue for
     /// cards (each holds one) keep the others out.
     pub calls_max: usize,
+    /// Calls of all of one tenant that this gateway serves in a second, over time; 0, the default, sets no limit, else up to 1,000,000.
+    /// More get 429 with the time to wait. Calls about leases (`punch_in`, `check_punchcard`, `punch_out` and their addresses) are
+    /// counted apart, by the same number: other calls never keep a holder from renewing. Each gateway counts for itself.
+    pub tenant_calls_per_second: u32,
+    /// How many of them may come at once; 0, the default, is those of two seconds.
+    pub tenant_calls_burst: u32,
+    /// The same for each passport of a tenant by itself.
+    pub passport_calls_per_second: u32,
+    /// How many of those may come at once; 0, the default, is those of two seconds.
+    pub passport_calls_burst: u32,
     /// Connections open at once; 4,096 by default, at least 2. More are closed as they come. Half of them may be without a
     /// request yet, and the oldest of those gives way. Lowered to what the system lets the process open.
     pub connections_max: usize,
@@ -189,6 +201,10 @@ impl Default for Config {
             update_ref: "origin/main".into(),
             call_deadline_ms: 25_000,
             calls_max: 4_096,
+            tenant_calls_per_second: 0,
+            tenant_calls_burst: 0,
+            passport_calls_per_second: 0,
+            passport_calls_burst: 0,
             connections_max: 4_096,
             header_timeout_ms: 10_000,
             body_timeout_ms: 30_000,
@@ -234,6 +250,8 @@ pub struct Settings {
     pub slack: Option<Slack>,
     pub call_deadline: Duration,
     pub calls_max: usize,
+    pub tenant_rate: Option<Rate>,
+    pub passport_rate: Option<Rate>,
     pub patience: Patience,
     pub drain: Duration,
     pub conformance: bool,
@@ -321,6 +339,9 @@ impl Config {
         if self.calls_max == 0 || self.calls_max > tokio::sync::Semaphore::MAX_PERMITS {
             return wrong("calls_max", format!("is 1 or more, not {}", self.calls_max));
         }
+        let tenant_rate = rate(["tenant_calls_per_second", "tenant_calls_burst"], self.tenant_calls_per_second, self.tenant_calls_burst)?;
+        let passport_rate =
+            rate(["passport_calls_per_second", "passport_calls_burst"], self.passport_calls_per_second, self.passport_calls_burst)?;
         if self.connections_max < 2 || self.connections_max > tokio::sync::Semaphore::MAX_PERMITS {
             return wrong("connections_max", format!("is 2 or more, not {}", self.connections_max));
         }
@@ -357,9 +378,26 @@ impl Config {
             slack,
             call_deadline: Duration::from_millis(self.call_deadline_ms),
             calls_max: self.calls_max,
+            tenant_rate,
+            passport_rate,
             drain: Duration::from_millis(self.drain_ms),
             conformance: self.conformance,
         })
+    }
+}
+
+/// A rate out of its two settings; none where it is not limited.
+fn rate(fields: [&'static str; 2], per_second: u32, burst: u32) -> Result<Option<Rate>, ConfigError> {
+    for (field, number) in fields.into_iter().zip([per_second, burst]) {
+        if number > RATE_MAX {
+            return Err(ConfigError { field, problem: format!("is 0 to {RATE_MAX}, not {number}") });
+        }
+    }
+    match (per_second, burst) {
+        (0, 0) => Ok(None),
+        (0, _) => Err(ConfigError { field: fields[1], problem: format!("limits nothing without `{}`", fields[0]) }),
+        (per_second, 0) => Ok(Some(Rate { per_second, burst: per_second * 2 })),
+        (per_second, burst) => Ok(Some(Rate { per_second, burst })),
     }
 }
 

@@ -44,6 +44,7 @@ pub mod plans;
 pub mod profile;
 pub mod projects;
 pub mod proofs;
+pub mod rates;
 pub mod registry;
 pub mod rest;
 pub mod routes;

@@ -100,6 +100,11 @@ pub const CONSOLE_OLD: Duration = Duration::from_secs(4);
 /// How often the page of the cluster looks again, in ms: the gateway asks the nodes no more often than that.
 pub const CONSOLE_REFRESH_MS: u64 = 2_000;
 
+/// Buckets of rates that are remembered; those that are full are forgotten then.
+pub const BUCKETS_MAX: usize = 100_000;
+/// Calls a second, and at once, that can be set.
+pub const RATE_MAX: u32 = 1_000_000;
+
 /// Changes of lists that a stream may have waiting; one that is behind by more is told that all have changed.
 pub const LIST_CHANGES_WAITING: usize = 16;
 /// What a running call may have said that its stream has not taken.

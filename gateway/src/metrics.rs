@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::call::Outcome;
+use crate::rates::{Lane, Rates, Whose};
 use crate::registry::Catalog;
 
 /// Upper bounds of the latency buckets, in microseconds.
@@ -51,7 +52,7 @@ pub struct Connections {
 }
 
 /// The page of `/metrics`.
-pub fn page(catalog: &Catalog, retries: &Retries, connections: &Connections) -> String {
+pub fn page(catalog: &Catalog, retries: &Retries, connections: &Connections, rates: &Rates) -> String {
     let mut page = String::new();
     let mut line = |text: std::fmt::Arguments<'_>| {
         // Writing into a String does not fail.
@@ -90,6 +91,12 @@ pub fn page(catalog: &Catalog, retries: &Retries, connections: &Connections) -> 
         line(format_args!("# HELP quorate_gateway_{name}_total {help}"));
         line(format_args!("# TYPE quorate_gateway_{name}_total counter"));
         line(format_args!("quorate_gateway_{name}_total {}", counter.load(Relaxed)));
+    }
+    line(format_args!("# HELP quorate_gateway_calls_rate_limited_total Calls refused because their tenant or passport made too many."));
+    line(format_args!("# TYPE quorate_gateway_calls_rate_limited_total counter"));
+    for (lane, whose) in Lane::ALL.into_iter().flat_map(|lane| Whose::ALL.map(|whose| (lane, whose))) {
+        let (count, lane, whose) = (rates.refused(lane, whose), lane.word(), whose.word());
+        line(format_args!("quorate_gateway_calls_rate_limited_total{{lane=\"{lane}\",whose=\"{whose}\"}} {count}"));
     }
     line(format_args!("# HELP quorate_gateway_connections Open connections of clients."));
     line(format_args!("# TYPE quorate_gateway_connections gauge"));

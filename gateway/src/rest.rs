@@ -14,6 +14,7 @@ use crate::call::{CallContext, CallError};
 use crate::edge;
 use crate::http::{REVISION, Received, arguments, identify, receive, refusal};
 use crate::mcp::idempotency_key;
+use crate::rates::Lane;
 use crate::registry::Reply;
 use crate::server::App;
 
@@ -78,7 +79,8 @@ where
     F: Serialize,
     Fut: Future<Output = Result<Reply<F>, CallError>>,
 {
-    let done = match allowed(&ctx, scopes).and(arguments) {
+    let taken = ctx.principal().and_then(|caller| ctx.services.rates.take(caller, Lane::of(scopes[0]), Instant::now()));
+    let done = match taken.and(allowed(&ctx, scopes)).and(arguments) {
         Ok(arguments) => run(ctx, arguments).await,
         Err(error) => Err(error),
     };

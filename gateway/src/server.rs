@@ -37,6 +37,7 @@ use crate::mcp::{ListChange, Listing};
 use crate::notices::WebhookKeys;
 use crate::plans::Plans;
 use crate::profile::{self, EVERYDAY, Index};
+use crate::rates::{Lane, Rates};
 use crate::registry::{Answer, Catalog, Entry, Tool};
 use crate::routes::{Access, Route, Routes};
 use crate::scans::{self, Scans};
@@ -75,6 +76,7 @@ pub struct Services {
     /// Says which list has changed. Those of the product change with the program alone.
     pub list_changes: broadcast::Sender<ListChange>,
     pub meter: Meter,
+    pub rates: Rates,
     pub scans: Scans,
     pub tracer: Tracer,
     /// The addresses that it serves, with their gates.
@@ -112,6 +114,7 @@ impl Services {
             x509_signer: settings.x509_signer.clone(),
             list_changes,
             meter,
+            rates: Rates::new(settings.tenant_rate, settings.passport_rate),
             tracer,
             routes,
             posture,
@@ -247,8 +250,11 @@ impl App {
 
     /// Runs a tool, if there is room for one more call.
     pub async fn call(&self, entry: &Arc<Entry>, arguments: Value, mut ctx: CallContext) -> Result<Answer, CallError> {
-        let _permit = self.permit()?;
         let inner = (entry.name == profile::CALL_TOOL).then(|| self.tools.find(arguments["name"].as_str()?)).flatten();
+        if let Some(caller) = &ctx.caller {
+            self.services.rates.take(caller, Lane::of(inner.unwrap_or(entry).scope), Instant::now())?;
+        }
+        let _permit = self.permit()?;
         let begun = self.services.tracer.begin(entry, inner.map(Arc::as_ref), &arguments, &ctx);
         ctx.arm = begun.as_ref().map_or(Arm::None, |begun| begun.arm);
         let (caller, mut used) = (ctx.caller.clone(), usage::of_arguments(&arguments));
@@ -805,7 +811,7 @@ async fn readyz(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Respo
 }
 
 async fn metrics_page(State(app): State<Arc<App>>) -> Response<Body> {
-    let mut page = metrics::page(&app.tools, app.cluster.retries(), &app.connections);
+    let mut page = metrics::page(&app.tools, app.cluster.retries(), &app.connections, &app.services.rates);
     let (expiries, failures) = app.certificates();
     page += &exposition(&expiries, failures);
     edge::with_type(StatusCode::OK, "text/plain; version=0.0.4", page)
