@@ -29,6 +29,7 @@ mod mcp;
 mod membership;
 mod output;
 mod purge;
+mod quota;
 mod restore;
 mod run;
 mod scan;
@@ -122,6 +123,9 @@ enum Verb {
     /// Create, list and revoke bearer tokens
     #[command(subcommand)]
     Token(token::Token),
+    /// Say how much a tenant may store, and see what is used
+    #[command(subcommand)]
+    Quota(quota::Quota),
     /// List the public keys of receipts, add one, rotate them, and enroll the nodes' own
     #[command(subcommand)]
     Key(key::Key),
@@ -219,6 +223,7 @@ fn main() -> std::process::ExitCode {
             Verb::ForceNewCluster(verb) => (verb.target.json, verb.run().await),
             Verb::Upgrade(verb) => (verb.json(), verb.run().await),
             Verb::Token(verb) => (verb.json(), verb.run().await),
+            Verb::Quota(verb) => (verb.json(), verb.run().await),
             Verb::Key(verb) => (verb.json(), verb.run().await),
             Verb::Receipt(verb) => (false, verb.run().await),
             Verb::Verify(verb) => (verb.json, verb.run()),

@@ -9,7 +9,7 @@ use crate::stamp::Stamp;
 use crate::tx::Tx;
 use crate::{
     acknowledgement, approval, artefact, attestation, client, codec, config_audit, constraint, coord, corpus, decision, document, execplan,
-    fact, flag, graph, handoff, identity, key_ring, level, measure, notice, observation, orchestrator, passport, punchcard, repo,
+    fact, flag, graph, handoff, identity, key_ring, level, measure, notice, observation, orchestrator, passport, punchcard, quota, repo,
     search, session, session_plan, space, tenant, usage, work,
 };
 
@@ -149,6 +149,7 @@ commands! {
     AddCosigner(key_ring::AddCosigner) -> key_ring::CosignerAdded,
     SetSignInKey(identity::SetSignInKey) -> identity::SignInKeySet,
     OpenToken(identity::OpenToken) -> identity::TokenOpened,
+    SetQuota(quota::SetQuota) -> quota::QuotaSet,
     BeginImport(tenant::BeginImport) -> tenant::ImportBegun,
     ImportRows(tenant::ImportRows) -> tenant::RowsImported,
 }

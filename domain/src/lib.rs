@@ -9,7 +9,8 @@
 //! [`identity`], [`passport`], [`handoff`], [`constraint`], [`graph`], [`work`], [`orchestrator`], [`usage`], [`measure`], [`client`],
 //! [`session_plan`], [`acknowledgement`], [`document`], [`repo`], [`corpus`]. [`command`] and [`query`] are the two lists that everything
 //! else in the product goes through; [`refusal`] is every way to say no; [`lineage`] is what a restore does to a state, [`space`] what
-//! goes on when disks are full, [`tenant`] how a tenant gets from one cluster into another.
+//! goes on when disks are full, [`quota`] how much a
+//! tenant may store, [`tenant`] how a tenant gets from one cluster into another.
 
 pub mod acknowledgement;
 pub(crate) mod action;
@@ -50,6 +51,7 @@ pub mod passport;
 pub mod pointer;
 pub mod punchcard;
 pub mod query;
+pub mod quota;
 pub mod receipt;
 pub mod record;
 pub mod refusal;

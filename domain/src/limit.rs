@@ -109,6 +109,10 @@ pub const IMPORTED_TENANTS_MAX: usize = 200;
 /// Rows of one batch of an import, and about so many bytes of them.
 pub const IMPORT_ROWS_MAX: usize = 1_000;
 pub const IMPORT_BATCH_BYTES: usize = 256 * 1024;
+/// Tenants that may have a quota: every entry reads them all.
+pub const QUOTAS_MAX: usize = 200;
+/// Rows that one entry counts of those that were there before a quota. Few in tests, which so need several entries.
+pub const QUOTA_COUNTED_PER_ENTRY: usize = if cfg!(test) { 20 } else { 1_000 };
 /// Keys that a cluster may ever sign receipts with.
 pub const RECEIPT_KEYS_MAX: usize = 100;
 /// Keys that its nodes may ever cosign heads with.

@@ -12,6 +12,7 @@ use crate::command::Command;
 use crate::key::Key;
 use crate::limit::{ANSWER_AUTO_KEPT_MS, ANSWER_KEYED_KEPT_MS, ANSWERS_KEPT_MAX, LEASE_ADVANCE_MS_MAX, REQUEST_ID_BYTES_MAX};
 use crate::overlay::Overlay;
+use crate::quota::Counting;
 use crate::record::{CLUSTER, Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::Refusal;
 use crate::search::feed::Noting;
@@ -19,7 +20,7 @@ use crate::stamp::{LeaseTime, Principal, RequestId, Revision, Stamp, UnixMs};
 use crate::tenant::Arrivals;
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
 use crate::{
-    approval, artefact, client, codec, coord, document, fact, handoff, identity, level, measure, notice, punchcard, receipt,
+    approval, artefact, client, codec, coord, document, fact, handoff, identity, level, measure, notice, punchcard, quota, receipt,
     session, space,
 };
 
@@ -69,7 +70,7 @@ pub struct Clock {
     pub lease_now: LeaseTime,
     pub wall: UnixMs,
     pub revision: Revision,
-    /// Some tenant came from another cluster. Said here, where every entry looks: the others need not look for it.
+    /// Some tenant came from another cluster or has a quota. Said here, where every entry looks: the others need not look for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_terms: bool,
 }
@@ -102,13 +103,15 @@ impl Clock {
 pub fn apply(tx: &mut impl Tx, revision: Revision, term: u64, entry: Entry) -> Result<Option<Decided>, StorageError> {
     let mut tx = Noting::new(tx);
     let clock = Clock::read(&tx)?;
-    let decided = apply_noted(&mut tx, clock, revision, term, entry)?;
+    let mut counting = Counting::new(&mut tx, clock.has_terms)?;
+    let decided = apply_noted(&mut counting, clock, revision, term, entry)?;
+    counting.finish()?;
     tx.write_feed(revision)?;
     Ok(decided)
 }
 
-fn apply_noted(
-    tx: &mut impl Tx,
+fn apply_noted<T: Tx>(
+    tx: &mut Counting<'_, T>,
     mut clock: Clock,
     revision: Revision,
     term: u64,
@@ -125,8 +128,10 @@ fn apply_noted(
     clock.revision = revision;
     tx.put(&clock);
     let arrivals = Arc::new(if clock.has_terms { Arrivals::read(tx)? } else { Arrivals::default() });
+    let quotas = tx.quotas();
     let stamp = |caller: Principal, under| Stamp {
         under,
+        quotas: Arc::clone(&quotas),
         ..Stamp::of(revision, clock.lease_now, clock.wall, caller, Arc::clone(&arrivals))
     };
 
@@ -161,7 +166,10 @@ fn decide(tx: &mut impl Tx, at: Stamp, request: RequestId, command: Command) -> 
     let mut scratch = Overlay::new(&*tx);
     let refused = match refuse_caller(&scratch, &at)? {
         None => match level::refuse(&scratch, &command)? {
-            None => space::refuse(&scratch, &command)?,
+            None => match space::refuse(&scratch, &command)? {
+                None => quota::refuse(&scratch, &at, &command)?,
+                refused => refused,
+            },
             refused => refused,
         },
         refused => refused,

@@ -8,7 +8,7 @@ use crate::stamp::ReadStamp;
 use crate::tx::Read;
 use crate::{
     approval, artefact, client, codec, config_audit, constraint, coord, corpus, document, execplan, fact, flag, graph, identity, key_ring,
-    measure, notice, observation, orchestrator, passport, punchcard, receipt, repo, search, session, session_plan, tenant, usage,
+    measure, notice, observation, orchestrator, passport, punchcard, quota, receipt, repo, search, session, session_plan, tenant, usage,
     work,
 };
 
@@ -145,6 +145,7 @@ queries! {
     GetSync(fact::sync::GetSync) -> fact::sync::SyncState,
     ListSyncConflicts(fact::sync::ListSyncConflicts) -> fact::sync::SyncConflicts,
     GetSignInKey(identity::GetSignInKey) -> Option<identity::SignInKey>,
+    ListQuotas(quota::ListQuotas) -> quota::QuotasListed,
     GetTenantImport(tenant::GetTenantImport) -> tenant::TenantAsFound,
 }
 

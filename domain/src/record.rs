@@ -167,6 +167,9 @@ pub enum Kind {
     // Tenants that came from another cluster
     TenantArrivals = 244,
     TenantImport = 245,
+    // How much a tenant may store, and stores
+    Quotas = 246,
+    StoredUsage = 249,
     // Signing in: keys of passports, and an index
     SignInKey = 242,
     SignInToken = 243,

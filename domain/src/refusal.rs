@@ -98,6 +98,9 @@ pub enum Refusal {
     /// While versions are mixed, what not every member can apply is not proposed.
     #[error("{what} needs feature level {needs}, and the cluster is at {level}")]
     TooNew { what: String, needs: u64, level: u64 },
+    /// The tenant stores as much as an operator lets it, and this would be more.
+    #[error("the tenant `{tenant}` stores {used} {what}, and its quota is {limit}", tenant = shown(tenant))]
+    OverQuota { tenant: String, what: String, used: u64, limit: u64 },
     /// A tenant never comes in over one that is there.
     #[error("the tenant `{tenant}` is here already", tenant = shown(tenant))]
     TenantThere { tenant: String },
@@ -174,6 +177,7 @@ impl Refusal {
             Refusal::Spent { .. } => "SPENT",
             Refusal::OutOfSpace { .. } => "OUT_OF_SPACE",
             Refusal::TooNew { .. } => "FEATURE_LEVEL",
+            Refusal::OverQuota { .. } => "OVER_QUOTA",
             Refusal::TenantThere { .. } => "TENANT_THERE",
             Refusal::TenantArriving { .. } => "TENANT_ARRIVING",
         }
@@ -183,7 +187,7 @@ impl Refusal {
     pub fn retryable(&self) -> bool {
         match self {
             Refusal::Held { .. } | Refusal::Deadlock { .. } | Refusal::Full { .. } | Refusal::OutOfSpace { .. } => true,
-            Refusal::TenantArriving { .. } => true,
+            Refusal::OverQuota { .. } | Refusal::TenantArriving { .. } => true,
             Refusal::Invalid { .. }
             | Refusal::TooLong { .. }
             | Refusal::NotFound { .. }
@@ -245,6 +249,11 @@ impl Refusal {
             Refusal::Spent { .. } => "Ask for a new one.".into(),
             Refusal::TooNew { .. } => {
                 "An operator ends the upgrade with `quorate upgrade finalise` once all nodes run the new version.".into()
+            }
+            Refusal::OverQuota { .. } => {
+                "Reads, deletes, renewals and releases go on; for anything else forget what is not needed any more and \
+                                          wait until it is purged, or ask an operator for a higher quota."
+                    .into()
             }
             Refusal::TenantThere { .. } => {
                 "Import it into a cluster that never had a tenant of this name; make its tokens after the import.".into()

@@ -50,7 +50,7 @@ pub(crate) fn refuse(view: &(impl Read + ?Sized), command: &Command) -> Result<O
 }
 
 /// What goes on when room is short. Whatever is not named here is refused, so a new command is on the safe side.
-fn goes_on(command: &Command) -> bool {
+pub(crate) fn goes_on(command: &Command) -> bool {
     matches!(
         command,
         // Makes room, now or once it is compacted away.
@@ -90,6 +90,7 @@ fn goes_on(command: &Command) -> bool {
             | Command::OpenToken(_)
             | Command::SetSpaceAlarm(_)
             | Command::RaiseFeatureLevel(_)
+            | Command::SetQuota(_)
             // Bounded in number, and nobody gets to the rest without a session. Usage is added to rows that are there.
             | Command::ChangeClientSession(_)
             | Command::AddUsage(_)

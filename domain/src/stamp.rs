@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::quota::Quotas;
 use crate::refusal::Refusal;
 use crate::tenant::Arrivals;
 
@@ -135,6 +136,7 @@ pub struct Stamp {
     /// The live card of the caller that the call is made under, checked before the command runs.
     pub under: Option<Revision>,
     pub(crate) arrivals: Arc<Arrivals>,
+    pub(crate) quotas: Arc<Quotas>,
 }
 
 impl Stamp {
@@ -148,6 +150,7 @@ impl Stamp {
             caller,
             under: None,
             arrivals,
+            quotas: Arc::default(),
         }
     }
 

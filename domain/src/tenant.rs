@@ -140,6 +140,7 @@ const WAYS: &[(Kind, Way)] = &[
     (Kind::EventsKept, Way::Stays(EVENTS)),
     (Kind::Clock, Way::Cluster), (Kind::Swept, Way::Cluster), (Kind::SpaceAlarm, Way::Cluster), (Kind::FeatureLevel, Way::Cluster),
     (Kind::Lineage, Way::Cluster), (Kind::Flag, Way::Cluster), (Kind::TenantArrivals, Way::Cluster), (Kind::TenantImport, Way::Cluster),
+    (Kind::Quotas, Way::Cluster), (Kind::StoredUsage, Way::Cluster),
 ];
 
 fn way(byte: u8) -> Option<(Kind, Way)> {

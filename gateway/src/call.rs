@@ -285,7 +285,7 @@ impl CallError {
                 Refusal::Full { .. } => 429,
                 Refusal::TenantThere { .. } => 409,
                 Refusal::TenantArriving { .. } => 503,
-                Refusal::OutOfSpace { .. } => 507,
+                Refusal::OutOfSpace { .. } | Refusal::OverQuota { .. } => 507,
                 Refusal::FeatureOff { .. } | Refusal::TooNew { .. } => 501,
             },
             CallError::Arguments { .. } => 400,

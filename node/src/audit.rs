@@ -56,6 +56,10 @@ impl Act {
             }
             Command::AddCosigner(add) => ("cosigner_add", format!("node {} key {}", add.node_id, short(&add.public_key))),
             Command::ForceRelease(release) => ("force_release", format!("punchcard {}", release.punchcard_id)),
+            Command::SetQuota(set) => {
+                let told = |max: Option<u64>| max.map_or("none".into(), |max| max.to_string());
+                ("quota_set", format!("{} records={} bytes={}", set.tenant, told(set.records_max), told(set.bytes_max)))
+            }
             Command::BeginImport(begin) => {
                 ("tenant_import", format!("{} from cluster {} export {}", begin.tenant, begin.origin.cluster_id, short(&begin.import_id)))
             }

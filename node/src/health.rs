@@ -14,6 +14,7 @@ use axum::routing::get;
 use axum::serve::Listener;
 use axum::{Json, Router};
 use futures::StreamExt;
+use quorate_domain::quota::{self, QuotaView};
 use quorate_link::{Incoming, Io, Link};
 use quorate_proto::cluster::StatusResponse;
 use quorate_raft::RaftNode;
@@ -94,10 +95,30 @@ async fn readyz(State(stages): State<Stages>, RawQuery(query): RawQuery) -> Resp
 
 fn metrics(raft: &RaftNode, search: &SearchIndex, link: &Link) -> Response {
     let text = exposition(&raft.status())
+        + &stored(&quota::quotas(&**raft.state()).unwrap_or_default())
         + &raft.exposition()
         + &search.exposition()
         + &quorate_link::exposition(&link.expiries(), link.reload_failures());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}
+
+/// What tenants with a quota store. A state that can't be read is told of elsewhere.
+fn stored(quotas: &[QuotaView]) -> String {
+    let mut text = String::new();
+    let mut add = |name: &str, help: &str, value: &dyn Fn(&QuotaView) -> Option<u64>| {
+        let _ = write!(text, "# HELP quorate_tenant_{name} {help}\n# TYPE quorate_tenant_{name} gauge\n");
+        for quota in quotas {
+            let tenant = quota.tenant.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            if let Some(value) = value(quota) {
+                let _ = writeln!(text, "quorate_tenant_{name}{{tenant=\"{tenant}\"}} {value}");
+            }
+        }
+    };
+    add("stored_records", "Records of a tenant that has a quota.", &|quota| Some(quota.records));
+    add("stored_bytes", "Bytes of a tenant that has a quota.", &|quota| Some(quota.bytes));
+    add("quota_records", "Records that it may have.", &|quota| quota.records_max);
+    add("quota_bytes", "Bytes that it may have.", &|quota| quota.bytes_max);
+    text
 }
 
 fn exposition(status: &StatusResponse) -> String {

@@ -15,7 +15,7 @@ use crate::refusal::{Applied, Refusal};
 use crate::resource::Resource;
 use crate::stamp::{LeaseTime, Principal, ReadStamp, Revision, Stamp, UnixMs};
 use crate::tx::{Read, StorageError, Tx};
-use crate::space;
+use crate::{quota, space};
 
 /// Takes the card of a resource, renews it for its present holder, or queues for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -153,7 +153,7 @@ impl PunchIn {
         let known = queue::own(tx, tenant, &ask.resource, &ask.holder)?;
         // Whoever is in the queue has been let in before.
         if known.is_none()
-            && let Some(refusal) = space::refuse_growth(tx)?
+            && let Some(refusal) = space::refuse_growth(tx)?.map_or_else(|| quota::refuse_growth(tx, at), |refusal| Ok(Some(refusal)))?
         {
             return Ok(Err(refusal));
         }
