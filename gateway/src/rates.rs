@@ -112,7 +112,7 @@ impl Rates {
                 Err(left) => {
                     self.refused[lane as usize][whose as usize].fetch_add(1, Relaxed);
                     // Rounded up: nobody should come back a moment too early.
-                    let retry_after_ms = u64::try_from(left.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
+                    let retry_after_ms = u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
                     return Err(CallError::TooMany { whose, lane, per_second: rate.per_second, retry_after_ms });
                 }
             }
@@ -166,6 +166,10 @@ mod tests {
         let Err(CallError::TooMany { whose, retry_after_ms, .. }) = rates.take(&mara, Lane::Ordinary, now) else { panic!("refused") };
         assert_eq!((whose, retry_after_ms), (Whose::Tenant, 324));
         assert!(rates.take(&mara, Lane::Ordinary, now + Duration::from_millis(retry_after_ms)).is_ok());
+        // However short the wait is, it is told as one.
+        let almost = now + Duration::from_millis(retry_after_ms) + Duration::from_secs(1) / 3 - Duration::from_nanos(1);
+        let Err(CallError::TooMany { retry_after_ms, .. }) = rates.take(&mara, Lane::Ordinary, almost) else { panic!("refused") };
+        assert_eq!(retry_after_ms, 1);
     }
 
     #[test]

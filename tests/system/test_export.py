@@ -192,7 +192,7 @@ class Export(Case):
         self.assertTrue(self.must(self.here, "scrub")["ok"], "every replica took the same in")
 
         # A word is found: the index followed.
-        found = new_mara.call("query", {"query": "long day"})
+        found = new_mara.call("query", {"tenant_id": TEAM, "query": "long day"})
         self.assertTrue(found.ok and "long day" in found.text, found)
 
     def test_an_import_that_is_killed_goes_on_with_the_same_file_through_a_change_of_the_leader(self):

@@ -110,7 +110,7 @@ class Rates(unittest.TestCase):
         client.ok("list_entities")
 
     def test_a_setting_that_limits_nothing_is_refused_at_the_start(self):
-        settings = {"QUORATE_GATEWAY_NODES": "127.0.0.1:1", "QUORATE_GATEWAY_SESSION_KEY": "00" * 32, "QUORATE_GATEWAY_TENANT_CALLS_BURST": "5"}
+        settings = {"QUORATE_GATEWAY_NODES": "[\"127.0.0.1:1\"]", "QUORATE_GATEWAY_SESSION_KEY": "ab" * 32, "QUORATE_GATEWAY_TENANT_CALLS_BURST": "5"}
         done = subprocess.run([str(executable()), "gateway"], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
                               env={**os.environ, **settings})
         self.assertEqual(done.returncode, 78, done.stderr)
