@@ -513,8 +513,15 @@ impl View {
         }
         self.is_writing = true;
         self.groups += 1;
+        // To open it anew is a group of its own, without the marker: a write holds the database until its end, and there would
+        // wait for itself.
+        let reopen = self.queue.iter().position(|queued| matches!(queued.change, Change::Reopen));
+        if reopen == Some(0) {
+            return Some(Group { calls: self.queue.drain(..1).collect(), committed: None });
+        }
         self.committed_is_unwritten = false;
-        Some(Group { calls: std::mem::take(&mut self.queue), committed })
+        let end = reopen.unwrap_or(self.queue.len());
+        Some(Group { calls: self.queue.drain(..end).collect(), committed })
     }
 }
 
