@@ -80,7 +80,7 @@ impl World {
     /// As a node answers: signed.
     fn ask<Q: QueryKind>(&self, query: Q) -> Q::Output {
         let view = Overlay::with_writes(&Nothing, self.writes.clone());
-        let Clock { lease_now, wall, revision } = Clock::read(&view).unwrap();
+        let Clock { lease_now, wall, revision, .. } = Clock::read(&view).unwrap();
         let query: Query = query.into();
         let sign = Signer::of(&query);
         let answer = query.run(&view, &ReadStamp { revision, lease_now, wall, caller: person("olga") }).unwrap().unwrap();
