@@ -641,6 +641,7 @@ fn limited(entries: impl Iterator<Item = Result<(u64, Bytes), StorageError>>, by
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     use super::*;
 
@@ -705,6 +706,26 @@ mod tests {
             overtaking.flush().unwrap();
         }));
         assert_eq!(log.read(1..10, usize::MAX).unwrap(), [entries(4..=6, "old"), entries(7..=8, "new")].concat());
+    }
+
+    #[test]
+    fn a_log_is_opened_anew_while_other_writes_wait_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log_without_cache(dir.path());
+        let (reopened, was_reopened) = mpsc::channel();
+        let beside = Arc::downgrade(&log);
+        // What is queued while a group is written waits for the next one.
+        *log.shared.faults.during_write.lock().unwrap() = Some(Box::new(move || {
+            let log = beside.upgrade().unwrap();
+            log.append(entries(2..=2, "before"), Box::new(|result| result.unwrap()));
+            log.enqueue(0, Box::new(move |result| reopened.send(result.map_err(|error| chain(&error))).unwrap()), |_| Ok(Change::Reopen));
+            log.append(entries(3..=3, "after"), Box::new(|result| result.unwrap()));
+        }));
+        log.append(entries(1..=1, "first"), Box::new(|result| result.unwrap()));
+        was_reopened.recv_timeout(Duration::from_secs(20)).expect("the writer does not wait for itself").unwrap();
+        log.flush().unwrap();
+        let all = [entries(1..=1, "first"), entries(2..=2, "before"), entries(3..=3, "after")].concat();
+        assert_eq!(log.read(1..4, usize::MAX).unwrap(), all);
     }
 
     #[test]
