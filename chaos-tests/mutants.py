@@ -2,12 +2,14 @@
 """Puts bugs into a copy of the product, one at a time, and sees that the simulation finds each.
 
     chaos-tests/mutants.py [--table] [NAME...]
+    chaos-tests/mutants.py --places
 
 The copy is built once, into the same target folder, with every bug in it behind an environment variable; the workspace itself
 is not touched, and its own executables are built again at the end, so that what ships can't have one. Together with the bugs that
 `quorate-chaos sim --plants` puts in at seams (its disk, its clocks), these are the proof of the checks. A place in the source that is
 not found any more is an error. Each bug has a number of seeds within which it has to be found, by what names it. `--table` prints the
-table of both kinds as it stands in docs/chaos.md. Ends with `N passed, N failed`.
+table of both kinds as it stands in docs/chaos.md. `--places` builds nothing, and looks only whether every place is found. Ends with
+`N passed, N failed`.
 """
 import json
 import os
@@ -65,8 +67,8 @@ MUTANTS = {
          "        prove(tx, at, approval, &again, decision, &reviewer, notes.as_deref())?;\n    }\n"
          "    approval.receipt_body_hash = Some(prove(")]),
     "one event in seven is not told": ("watches: compared with each other and with every write", 10, ["watcher"], [
-        ("domain/src/event.rs", "    let event = Event { revision: at.revision,",
-         "    if at.revision.0 % 7 == 0 && crate::mutant(NAME) {\n        return Ok(());\n    }\n    let event = Event { revision: at.revision,")]),
+        ("domain/src/event.rs", "    let event = Event { revision: at.entry,",
+         "    if at.entry.0 % 7 == 0 && crate::mutant(NAME) {\n        return Ok(());\n    }\n    let event = Event { revision: at.entry,")]),
     "a watch goes on one revision too late": ("watches that move from node to node", 20, ["watcher"], [
         ("gateway/src/events.rs", "                self.stream = self.cluster.watch(&self.caller, self.through).await;",
          "                let late = u64::from(self.through.0 > 0 && quorate_domain::mutant(NAME));\n"
@@ -117,7 +119,19 @@ def tell(row):
     print(f"{word} {row['bug']}: {row['took'] or '-'} of {row['may_take']} seeds: {row['found_as'][:120]}", flush=True)
 
 
+def look_for_places():
+    """Whether each place in the source is there, once."""
+    everywhere = [SWITCH, *(place for _, _, _, places in MUTANTS.values() for place in places)]
+    lost = [f"{file}: {old!r}" for file, old, _ in everywhere if (ROOT / file).read_text().count(old) != 1]
+    for place in lost:
+        print(f"FAILED not found once: {place}")
+    print(f"{len(everywhere) - len(lost)} passed, {len(lost)} failed")
+    sys.exit(1 if lost else 0)
+
+
 def main():
+    if "--places" in sys.argv:
+        look_for_places()
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     chosen = {name: mutant for name, mutant in MUTANTS.items() if not words or any(word in name for word in words)}
     rows = []

@@ -53,6 +53,11 @@ class Chaos(unittest.TestCase):
             self.assertEqual(judged.returncode, 1, judged.stdout)
             self.assertIn("BROKEN     no lost writes", judged.stdout)
 
+    def test_each_planted_bug_finds_its_place_in_the_source(self):
+        mutants = pathlib.Path(__file__).resolve().parents[2] / "chaos-tests" / "mutants.py"
+        done = subprocess.run([sys.executable, str(mutants), "--places"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
 
 if __name__ == "__main__":
     main()
