@@ -533,6 +533,7 @@ fn a_project_that_was_made_has_its_own_work_and_members() {
          2s eve  create theirs project=p1
          2s eve  list project=p1
          3s olga found id=p1 core remove=jon default=
+         3s olga found id=p1 add=jon remove=ben,jon
          3s mara project p1
          3s mara projects
          3s olga found a
@@ -561,11 +562,12 @@ fn a_project_that_was_made_has_its_own_work_and_members() {
             15 refused: there is no project `p1`
             - refused: there is no project `p1`
             16 p1 core [mara]
+            17 refused: `remove_members` has `jon`, and so has `add_members`; name it in one of them
             - p1 of acme: mara (member)
             - ["p_default", "p1"]
-            17 p2 a []
-            18 p3 b []
-            19 refused: `name` can't be one more: a tenant makes at most 3 projects
+            18 p2 a []
+            19 p3 b []
+            20 refused: `name` can't be one more: a tenant makes at most 3 projects
         "#]],
     );
 }
