@@ -224,7 +224,7 @@ fn pending(view: &impl Read, tenant: &str) -> Result<u64, StorageError> {
     Ok(count.map_or(0, |count| count.pending))
 }
 
-fn approval(view: &impl Read, tenant: &str, id: &str) -> Result<Option<Approval>, StorageError> {
+pub(crate) fn approval(view: &impl Read, tenant: &str, id: &str) -> Result<Option<Approval>, StorageError> {
     view.get(tenant, &Key::new().text(id))
 }
 

@@ -283,6 +283,7 @@ fn what_is_ready_is_planned_and_waits_for_nothing_unfinished() {
          5s mara move w3 planned after=none
          5s mara list ready
          5s mara list ready state=blocked
+         5s mara list ready state=pending_approval
          6s mara create more after=w9
          6s eve  create theirs after=w1",
         expect![[r#"
@@ -305,6 +306,7 @@ fn what_is_ready_is_planned_and_waits_for_nothing_unfinished() {
             - [w1 parser planned for mara]
             11 w3 docs planned for mara
             - [w3 docs planned for mara, w1 parser planned for mara]
+            - refused: `ready` goes with the state `planned` only; leave `state` out
             - refused: `ready` goes with the state `planned` only; leave `state` out
             12 refused: there is no work `w9`
             13 refused: there is no work `w1`
