@@ -372,8 +372,8 @@ impl DecideApproval {
                 return Ok(Err(Refusal::AlreadyDecided { approval: approval.request_id, decision: decided.word().into() }));
             }
         }
-        if let (Decision::Approve, Some(asked)) = (self.decision, &approval.work)
-            && let Some(refusal) = work::refuse_approval(tx, &approval.tenant, asked)?
+        if self.decision == Decision::Approve
+            && let Some(refusal) = work::refuse_approval(tx, &approval)?
         {
             return Ok(Err(refusal));
         }
