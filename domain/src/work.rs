@@ -32,6 +32,7 @@ use crate::execplan::PLAN;
 use crate::identity::{Passport, check_name, check_self, check_tenant, check_text, is_gated};
 use crate::key::Key;
 use crate::limit::{WORK_BODY_BYTES_MAX, WORK_JSON_BYTES_MAX, WORK_TITLE_BYTES_MAX};
+use crate::orchestrator;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{self, Applied, Refusal};
 use crate::stamp::{Principal, Revision, Stamp, UnixMs};
@@ -558,6 +559,9 @@ fn make_move(tx: &mut impl Tx, at: &Stamp, before: &Work, next: Work, by: Option
     depend::follow(tx, before, &work);
     tx.put(&work);
     depend::moved(tx, at, &work, before.is_finished())?;
+    if orchestrator::is_open(work.state) && !orchestrator::is_open(before.state) {
+        orchestrator::reopen(tx, at, &work)?;
+    }
     if let Some(by) = by {
         tell(tx, at, &work, "work.moved")?;
         feed::moved(tx, at, &work, Some(before.state), by);
