@@ -224,7 +224,7 @@ fn pending(view: &impl Read, tenant: &str) -> Result<u64, StorageError> {
     Ok(count.map_or(0, |count| count.pending))
 }
 
-fn approval(view: &impl Read, tenant: &str, id: &str) -> Result<Option<Approval>, StorageError> {
+pub(crate) fn approval(view: &impl Read, tenant: &str, id: &str) -> Result<Option<Approval>, StorageError> {
     view.get(tenant, &Key::new().text(id))
 }
 
@@ -372,8 +372,8 @@ impl DecideApproval {
                 return Ok(Err(Refusal::AlreadyDecided { approval: approval.request_id, decision: decided.word().into() }));
             }
         }
-        if let (Decision::Approve, Some(asked)) = (self.decision, &approval.work)
-            && let Some(refusal) = work::refuse_approval(tx, &approval.tenant, asked)?
+        if self.decision == Decision::Approve
+            && let Some(refusal) = work::refuse_approval(tx, &approval)?
         {
             return Ok(Err(refusal));
         }

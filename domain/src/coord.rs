@@ -453,12 +453,19 @@ fn meet(own: &Intent, peer: &Intent, overlaps: &mut Vec<Overlap>) {
             yours: yours.into(),
         });
     };
-    let same = |a: &Option<String>, b: &Option<String>| a.clone().filter(|_| a == b);
-    if let Some(slug) = same(&own.execplan_slug, &peer.execplan_slug) {
-        add(OverlapKind::Execplan, &slug, &slug);
+    if let (Some(yours), Some(theirs)) = (&own.execplan_slug, &peer.execplan_slug)
+        && yours == theirs
+    {
+        add(OverlapKind::Execplan, theirs, yours);
     }
-    if let Some(target) = same(&own.deploy_target, &peer.deploy_target) {
-        add(OverlapKind::DeployTarget, &target, &target);
+    if let (Some(yours), Some(theirs)) = (&own.deploy_target, &peer.deploy_target) {
+        let is_same = match (deployed(yours), deployed(theirs)) {
+            (Some(yours), Some(theirs)) => yours == theirs,
+            _ => yours == theirs,
+        };
+        if is_same {
+            add(OverlapKind::DeployTarget, theirs, yours);
+        }
     }
     for path in &own.paths {
         let Ok(resource) = Resource::parse(&format!("tree://{path}")) else { continue };
@@ -468,16 +475,28 @@ fn meet(own: &Intent, peer: &Intent, overlaps: &mut Vec<Overlap>) {
     }
 }
 
-/// Cards of others on the announced paths, one for each path.
+/// What a card on a target of deployment is taken on: `prod`, `deploy:prod` and `deploy://prod` are one. `None` for what can't be that.
+fn deployed(target: &str) -> Option<Resource> {
+    const WORD: &str = "deploy:";
+    let name = match target.get(..WORD.len()) {
+        Some(word) if word.eq_ignore_ascii_case(WORD) => &target[WORD.len()..],
+        _ => target,
+    };
+    Resource::parse(&format!("deploy://{}", name.strip_prefix("//").unwrap_or(name))).ok()
+}
+
+/// Cards of others on the announced paths and the target, one for each.
 fn leases(view: &impl Read, at: &ReadStamp, own: &Intent, overlaps: &mut Vec<Overlap>) -> Result<(), StorageError> {
-    for path in &own.paths {
-        let check = CheckPunchcard { resource: format!("tree://{path}"), mode: None, passport: None };
+    let paths = own.paths.iter().map(|path| (path, format!("tree://{path}")));
+    let target = own.deploy_target.iter().filter_map(|target| Some((target, deployed(target)?.to_string())));
+    for (yours, resource) in paths.chain(target) {
+        let check = CheckPunchcard { resource, mode: None, passport: None };
         if let Ok(found) = check.run(view, at)?
             && found.held_by_other
             && let Some(card) = found.card
         {
             let (peer_session, peer_passport) = (String::new(), card.holder);
-            overlaps.push(Overlap { peer_session, peer_passport, kind: OverlapKind::Lease, theirs: card.resource, yours: path.clone() });
+            overlaps.push(Overlap { peer_session, peer_passport, kind: OverlapKind::Lease, theirs: card.resource, yours: yours.clone() });
         }
     }
     Ok(())

@@ -226,6 +226,8 @@ pub const FEATURE_SCAN_BYTES_MAX: usize = if cfg!(test) { 1024 } else { 2 * 1024
 
 /// Members of an orchestrator, and the whole of it in a reply: it fits one by itself, with a longer name too.
 pub const ORCHESTRATOR_MEMBERS_MAX: usize = if cfg!(test) { 8 } else { 200 };
+/// Orchestrators, but for archived ones, that one item of work is a member of.
+pub const WORK_ORCHESTRATORS_MAX: usize = if cfg!(test) { 8 } else { 50 };
 pub const ORCHESTRATOR_BYTES_MAX: usize = 28 * 1024;
 
 /// Sessions that are announced at once in one tenant, and the paths of each.

@@ -2,17 +2,19 @@
 //!
 //! An orchestrator holds its members by reference. Invariants:
 //! * Its creator is the authenticated caller; a name in the arguments is a claim that has to be the same.
-//! * A reference stands in it once, under one kind. Work and passports are of its own tenant and exist when they are attached.
+//! * What it refers to stands in it once, under one kind. Work and passports are of its own tenant and exist when they are attached.
 //! * It is planned, active, done, and archived at last; one that has begun is not planned again, and one that is done can be opened
 //!   again. Any state may go straight to archived.
 //! * None is done while an item of its work is open: such an item keeps it from the state, and is not attached to one that is
-//!   done. What happens to the items later is theirs, and shows in the progress.
+//!   done. An item that is opened again opens the done ones that it is a member of, in the same entry.
 //! * An archived orchestrator is closed: it is shown, and never changed again.
 //! * How its work stands is looked up when it is asked for, so it is never older than the work itself.
 //! * It stands in the order of all and in that of its state, and in no other.
 //!
-//! Decisions: plans and handoffs are kept as given, since they need not be known here, and count as no work. An item of work can
-//! be a member of several orchestrators, and names the one that it was attached to last. All members stand in the one record,
+//! Decisions: plans and handoffs are kept as given, since they need not be known here, and count as no work; the same one under its
+//! bare name and with the beginning that tells its kind is one member. An item of work can be a member of several orchestrators, of
+//! a bounded number that are not archived, and names the one that it was attached to last. A move is not refused for an
+//! orchestrator's sake: the work is what is true, and the orchestrator follows. All members stand in the one record,
 //! which is bounded so that a reply shows it whole.
 
 #[cfg(test)]
@@ -25,15 +27,16 @@ use serde_json::json;
 
 use crate::cursor::Cursors;
 use crate::event;
+use crate::execplan::PLAN;
 use crate::flag;
 use crate::identity::{Passport, check_name, check_self, check_tenant};
 use crate::key::Key;
-use crate::limit::{ORCHESTRATOR_BYTES_MAX, ORCHESTRATOR_MEMBERS_MAX, REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES};
+use crate::limit::{ORCHESTRATOR_BYTES_MAX, ORCHESTRATOR_MEMBERS_MAX, REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, WORK_ORCHESTRATORS_MAX};
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal};
 use crate::stamp::{ReadStamp, Revision, Stamp, UnixMs};
-use crate::tx::{Read, StorageError, Table, Tx};
-use crate::work::{self, work};
+use crate::tx::{Direction, Read, StorageError, Table, Tx};
+use crate::work::{self, Work, work};
 
 /// Where an orchestrator stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,12 +69,15 @@ impl State {
 }
 
 /// Whether an item of work in this state still has to be done.
-fn is_open(state: work::State) -> bool {
+pub(crate) fn is_open(state: work::State) -> bool {
     match state {
         work::State::Planned | work::State::InProgress | work::State::Blocked => true,
         work::State::Archive | work::State::Complete | work::State::Deployed => false,
     }
 }
+
+/// What a reference to a handoff can begin with, beside its id.
+const HANDOFF: &str = "handoff:";
 
 /// What a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,12 +101,8 @@ impl MemberKind {
 
     /// What a reference names by its beginning: a passport unless it says otherwise.
     pub fn of(reference: &str) -> Self {
-        const STARTS: [(&str, MemberKind); 4] = [
-            ("w_", MemberKind::Work),
-            ("execplan:", MemberKind::Execplan),
-            ("ho_", MemberKind::Handoff),
-            ("handoff:", MemberKind::Handoff),
-        ];
+        const STARTS: [(&str, MemberKind); 4] =
+            [("w_", MemberKind::Work), (PLAN, MemberKind::Execplan), ("ho_", MemberKind::Handoff), (HANDOFF, MemberKind::Handoff)];
         let known = STARTS.into_iter().find(|(start, _)| reference.starts_with(start));
         known.map_or(MemberKind::Passport, |(_, kind)| kind)
     }
@@ -110,6 +112,23 @@ impl MemberKind {
 pub struct Member {
     pub kind: MemberKind,
     pub reference: String,
+}
+
+impl Member {
+    /// What it refers to, without the beginning that only tells the kind.
+    fn name(&self) -> &str {
+        let start = match self.kind {
+            MemberKind::Execplan => PLAN,
+            MemberKind::Handoff => HANDOFF,
+            MemberKind::Passport | MemberKind::Work => "",
+        };
+        self.reference.strip_prefix(start).unwrap_or(&self.reference)
+    }
+
+    /// Whether both are the same one, however each is spelt.
+    fn is(&self, other: &Self) -> bool {
+        self.reference == other.reference || self.kind == other.kind && self.name() == other.name()
+    }
 }
 
 /// One orchestrator.
@@ -219,18 +238,42 @@ fn order(tenant: &str, state: Option<State>) -> Key {
     kind_prefix(tenant, Kind::OrchestratorOrder).byte(state.map_or(0, |state| state as u8))
 }
 
+/// The orchestrators that an item of work is a member of and that are not archived. No state has this number.
+fn with_work(tenant: &str, work_id: &str) -> Key {
+    kind_prefix(tenant, Kind::OrchestratorOrder).byte(u8::MAX).text(work_id)
+}
+
+/// Opens the done ones that an item is a member of, now that there is work again.
+pub(crate) fn reopen(tx: &mut impl Tx, at: &Stamp, item: &Work) -> Result<(), StorageError> {
+    let rows = with_work(&item.tenant, &item.id);
+    for (_, id) in tx.scan_bytes(Table::Index, rows.as_bytes(), &rows.after_prefix(), Direction::Ascending, WORK_ORCHESTRATORS_MAX)? {
+        let id = String::from_utf8_lossy(&id);
+        let found: Option<Orchestrator> = tx.get(&item.tenant, &Key::new().text(&id))?;
+        let before = found.ok_or_else(|| StorageError::corrupt(format!("a row points to no orchestrator `{id}`")))?;
+        if before.state == State::Done {
+            let next = Orchestrator { state: State::Active, updated_at: at.wall, ..before.clone() };
+            put(tx, at, Some(&before), &next, "orchestrator.changed")?;
+        }
+    }
+    Ok(())
+}
+
 /// Puts a changed one in the place of the one before, tells watchers, and answers it.
 fn follow(tx: &mut impl Tx, at: &Stamp, before: Option<&Orchestrator>, next: Orchestrator, what: &str) -> Applied<OrchestratorView> {
+    put(tx, at, before, &next, what)?;
+    Ok(Ok(OrchestratorView::of(tx, next)?))
+}
+
+fn put(tx: &mut impl Tx, at: &Stamp, before: Option<&Orchestrator>, next: &Orchestrator, what: &str) -> Result<(), StorageError> {
     for place in before.into_iter().flat_map(Orchestrator::places) {
         tx.delete_index(place);
     }
     for place in next.places() {
         tx.put_index(place, next.id.as_bytes());
     }
-    tx.put(&next);
+    tx.put(next);
     let about = json!({ "name": next.name, "state": next.state, "members": next.members.len(), "actor": at.caller.passport });
-    event::emit(tx, at, what, &next.id, about)?;
-    Ok(Ok(OrchestratorView::of(tx, next)?))
+    event::emit(tx, at, what, &next.id, about)
 }
 
 /// The caller's orchestrator of this id, if it can be changed.
@@ -350,6 +393,11 @@ impl UpdateOrchestrator {
                 return Ok(Err(Refusal::invalid("state", problem)));
             }
         }
+        if next.state == State::Archived {
+            for member in next.members.iter().filter(|member| member.kind == MemberKind::Work) {
+                tx.delete_index(with_work(&next.tenant, &member.reference).text(&next.id));
+            }
+        }
         next.updated_at = at.wall;
         follow(tx, at, Some(&before), next, "orchestrator.changed")
     }
@@ -377,7 +425,11 @@ impl AttachMember {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let member = Member { kind: self.member_type.unwrap_or(MemberKind::of(&self.member_ref)), reference: self.member_ref };
-        if let Some(known) = before.members.iter().find(|known| known.reference == member.reference) {
+        if member.name().trim().is_empty() {
+            let problem = format!("is only `{}`, with no name behind it", member.reference);
+            return Ok(Err(Refusal::invalid("member_ref", problem)));
+        }
+        if let Some(known) = before.members.iter().find(|known| known.is(&member)) {
             if known.kind != member.kind {
                 let problem =
                     format!("is `{}`, and that member was attached as `{}`; detach it first", member.kind.word(), known.kind.word());
@@ -395,6 +447,16 @@ impl AttachMember {
                     let problem = "is of an orchestrator that is done, and the work is open: set it to `active` first";
                     return Ok(Err(Refusal::invalid("orchestrator_id", problem)));
                 }
+                let rows = with_work(tenant, &item.id);
+                let known =
+                    tx.scan_bytes(Table::Index, rows.as_bytes(), &rows.after_prefix(), Direction::Ascending, WORK_ORCHESTRATORS_MAX)?;
+                if known.len() >= WORK_ORCHESTRATORS_MAX {
+                    let problem = format!(
+                        "is a member of {WORK_ORCHESTRATORS_MAX} orchestrators that are not archived, and of no more; detach it from one"
+                    );
+                    return Ok(Err(Refusal::invalid("member_ref", problem)));
+                }
+                tx.put_index(rows.text(&before.id), before.id.as_bytes());
                 item.orchestrator_id = Some(before.id.clone());
                 tx.put(&item);
             }
@@ -437,11 +499,15 @@ impl DetachMember {
             Ok(before) => before,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let Some(place) = before.members.iter().position(|member| member.reference == self.member_ref) else {
+        // As it was attached, or else in the other spelling of the same one.
+        let exact = before.members.iter().position(|member| member.reference == self.member_ref);
+        let spelt = |member: &Member| member.is(&Member { kind: member.kind, reference: self.member_ref.clone() });
+        let Some(place) = exact.or_else(|| before.members.iter().position(spelt)) else {
             return Ok(Err(Refusal::not_found("member", self.member_ref)));
         };
         let mut next = before.clone();
         let member = next.members.remove(place);
+        tx.delete_index(with_work(&next.tenant, &member.reference).text(&next.id));
         if member.kind == MemberKind::Work
             && let Some(mut item) = work(tx, &next.tenant, &member.reference)?
             && item.orchestrator_id.as_ref() == Some(&next.id)

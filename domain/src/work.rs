@@ -4,11 +4,13 @@
 //! * Creator, mover and author are the authenticated caller; a name in the arguments is a claim that has to be the same.
 //! * An item stands in each order that it belongs to, and in no other: all, its state, its assignee, and both.
 //! * Why an item is blocked goes with the state: it is there only while the item is in it.
-//! * A caller with a work gate moves nothing. Its move waits as an approval, and the decision and the move are one entry.
+//! * A caller with a work gate changes nothing of an item. Its call waits as an approval, whole: what the decider is shown is what
+//!   happens, with the decision and in one entry.
 //! * What an item depends on, and how much of that is unfinished, change in the entries of the moves (see [`depend`]).
 //! * Nothing begins while something that it depends on is unfinished.
 //! * Whoever is named to do it has a passport of the tenant that is in force, and works in the project.
-//! * An approved move happens only to an item that still is where it was when the move was asked for.
+//! * An approved move happens only to an item that still is where it was when the move was asked for, and in what it changes of
+//!   the assignee and the dependencies still is as it was.
 //!
 //! Decisions: lists are in order of creation, newest first, so that a move never carries an item past a reader's cursor. An item
 //! can be created as blocked without a reason, since the documented call has no argument for it; a move to blocked can't.
@@ -30,6 +32,7 @@ use crate::execplan::PLAN;
 use crate::identity::{Passport, check_name, check_self, check_tenant, check_text, is_gated};
 use crate::key::Key;
 use crate::limit::{WORK_BODY_BYTES_MAX, WORK_JSON_BYTES_MAX, WORK_TITLE_BYTES_MAX};
+use crate::orchestrator;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{self, Applied, Refusal};
 use crate::stamp::{Principal, Revision, Stamp, UnixMs};
@@ -179,11 +182,15 @@ fn missing(field: &str, id: &str) -> Refusal {
 
 /// Refuses who can't do an item of a project: a name that nobody has, a revoked passport, one that does not work there.
 pub(crate) fn refuse_assignee(view: &impl Read, caller: &Principal, name: &str, project_id: &str) -> Result<Option<Refusal>, StorageError> {
-    let bad = |problem: String| Ok(Some(Refusal::invalid("assignee_passport", problem)));
-    if name == caller.passport {
-        return Ok(None);
+    match name == caller.passport {
+        true => Ok(None),
+        false => refuse_named(view, &caller.tenant, name, project_id),
     }
-    let found: Option<Passport> = view.get(&caller.tenant, &Key::new().text(name))?;
+}
+
+fn refuse_named(view: &impl Read, tenant: &str, name: &str, project_id: &str) -> Result<Option<Refusal>, StorageError> {
+    let bad = |problem: String| Ok(Some(Refusal::invalid("assignee_passport", problem)));
+    let found: Option<Passport> = view.get(tenant, &Key::new().text(name))?;
     let Some(Passport { tenant, name, tier, scopes, revoked_at, .. }) = found else {
         return bad(format!(
             "is `{}`, and nobody of your team has that passport; `get_project_context` lists who there is",
@@ -279,15 +286,17 @@ impl CreateWork {
         if let Some(refusal) = work.check_size("body") {
             return Ok(Err(refusal));
         }
-        tx.put(&work);
-        let work = match depend::set(tx, at, work, self.depends_on)? {
+        let created = work.clone();
+        let work = match depend::with(tx, work, self.depends_on)? {
             Ok(work) => work,
             Err(refusal) => return Ok(Err(refusal)),
         };
         if let Some(refusal) = depend::refuse_begun(tx, &work)? {
             return Ok(Err(refusal));
         }
+        tx.put(&work);
         list(tx, &work);
+        depend::follow(tx, &created, &work);
         coord::touch(tx, at);
         tell(tx, at, &work, "work.created")?;
         feed::moved(tx, at, &work, None, passport);
@@ -338,7 +347,7 @@ fn check_reason(reason: &str) -> Option<Refusal> {
 
 // ------------------------------------------------------------------ update_work_state
 
-/// Moves an item to another state, or asks for that to be approved where the caller has a work gate.
+/// Moves an item to another state, or asks for all of that to be approved where the caller has a work gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MoveWork {
     pub work_id: String,
@@ -382,6 +391,87 @@ pub struct QueuedMove {
     pub from: State,
     pub to: State,
     pub blocker: Option<Blocker>,
+    /// Where it is to be another's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assignee: Option<Change<String>>,
+    /// Where it is to depend on others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depends_on: Option<Change<Vec<String>>>,
+}
+
+/// What one field was when it was asked for, and what it is to be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Change<T> {
+    pub from: T,
+    pub to: T,
+}
+
+impl<T: Clone + PartialEq> Change<T> {
+    fn of(from: &T, to: &T) -> Option<Self> {
+        (from != to).then(|| Self { from: from.clone(), to: to.clone() })
+    }
+}
+
+impl QueuedMove {
+    fn of(work: &Work, next: &Work) -> Self {
+        Self {
+            work_id: work.id.clone(),
+            from: work.state,
+            to: next.state,
+            blocker: next.blocker.clone(),
+            assignee: Change::of(&work.assignee, &next.assignee),
+            depends_on: Change::of(&work.depends_on, &next.depends_on),
+        }
+    }
+
+    /// What the decision is about, in a line.
+    fn summary(&self) -> String {
+        let mut summary = format!("work:{}:move:{}", self.work_id, self.to.word());
+        if let Some(assignee) = &self.assignee {
+            summary.push_str(&format!(" assignee={}", assignee.to));
+        }
+        if let Some(depends_on) = &self.depends_on {
+            let ids = if depends_on.to.is_empty() { "none".into() } else { depends_on.to.join(",") };
+            summary.push_str(&format!(" depends_on={ids}"));
+        }
+        summary
+    }
+
+    /// All of it, for who decides.
+    fn payload(&self, title: &str) -> serde_json::Value {
+        let mut payload = json!({
+            "work_id": self.work_id,
+            "title": title,
+            "from_state": self.from,
+            "target_state": self.to,
+            "blocker_reason": self.blocker.as_ref().map(|blocker| &blocker.reason),
+        });
+        if let Some(blocker) = &self.blocker {
+            payload["blocker_kind"] = json!(blocker.kind);
+        }
+        if let Some(assignee) = &self.assignee {
+            payload["from_assignee_passport"] = json!(assignee.from);
+            payload["assignee_passport"] = json!(assignee.to);
+        }
+        if let Some(depends_on) = &self.depends_on {
+            payload["from_depends_on"] = json!(depends_on.from);
+            payload["depends_on"] = json!(depends_on.to);
+        }
+        payload
+    }
+
+    /// The item as it would be after it, or why it can't be made.
+    fn made(&self, view: &impl Read, work: &Work) -> Applied<Work> {
+        let moved = Work { state: self.to, blocker: self.blocker.clone(), ..work.clone() };
+        let moved = match &self.assignee {
+            Some(assignee) => Work { assignee: assignee.to.clone(), ..moved },
+            None => moved,
+        };
+        match &self.depends_on {
+            Some(depends_on) => depend::with(view, moved, depends_on.to.clone()),
+            None => Ok(Ok(moved)),
+        }
+    }
 }
 
 impl MoveWork {
@@ -397,7 +487,7 @@ impl MoveWork {
         {
             return Ok(Err(refusal));
         }
-        let Some(mut work) = work(tx, &at.caller.tenant, &work_id)? else {
+        let Some(work) = work(tx, &at.caller.tenant, &work_id)? else {
             return Ok(Err(missing("work_id", &work_id)));
         };
         if let Some(refusal) = check_member(tx, &at.caller, &work.project_id)? {
@@ -413,34 +503,29 @@ impl MoveWork {
             return Ok(Err(refusal));
         }
         coord::touch(tx, at);
-        // Only the move itself waits for a person where the caller has a gate.
-        if let Some(depends_on) = depends_on {
-            work = match depend::set(tx, at, work, depends_on)? {
-                Ok(work) => work,
+        let mut next = match depends_on {
+            None => work.clone(),
+            Some(depends_on) => match depend::with(tx, work.clone(), depends_on)? {
+                Ok(next) => next,
                 Err(refusal) => return Ok(Err(refusal)),
-            };
-        }
-        if let Some(refusal) = depend::refuse_begin(tx, &work, to)? {
+            },
+        };
+        if let Some(refusal) = depend::refuse_begin(tx, &next, to)? {
             return Ok(Err(refusal));
         }
-        if let Some(assignee) = assignee_passport {
-            unlist(tx, &work);
-            work = Work { assignee, updated_at: at.wall, ..work };
-            list(tx, &work);
-            tx.put(&work);
-        }
-        if work.state == to && work.blocker == blocker {
+        next = Work { state: to, blocker, assignee: assignee_passport.unwrap_or(next.assignee), ..next };
+        if next == work {
             return Ok(Ok(Moved::Applied(work)));
         }
         // Whether it fits is asked before it waits, so that no approval is given in vain.
-        let moved = Work { state: to, blocker: blocker.clone(), ..work.clone() };
-        if let Some(refusal) = moved.check_size("blocker_reason") {
+        if let Some(refusal) = next.check_size(if next.blocker == work.blocker { "depends_on" } else { "blocker_reason" }) {
             return Ok(Err(refusal));
         }
         if is_gated(tx, &at.caller)? {
-            return queue(tx, at, work, to, blocker);
+            return queue(tx, at, work, &next);
         }
-        Ok(Ok(Moved::Applied(make_move(tx, at, work, to, blocker, &at.caller.passport)?)))
+        let is_told = next.state != work.state || next.blocker != work.blocker;
+        Ok(Ok(Moved::Applied(make_move(tx, at, &work, next, is_told.then_some(&at.caller.passport))?)))
     }
 }
 
@@ -466,21 +551,27 @@ fn has_moved(work: &Work, expected: State) -> Option<Refusal> {
     })
 }
 
-fn make_move(tx: &mut impl Tx, at: &Stamp, work: Work, to: State, blocker: Option<Blocker>, by: &str) -> Result<Work, StorageError> {
-    unlist(tx, &work);
-    let (from, was_finished) = (work.state, work.is_finished());
-    let work = Work { state: to, blocker, updated_at: at.wall, ..work };
+/// Puts an item in the place of what it was, and tells of it as somebody's move.
+fn make_move(tx: &mut impl Tx, at: &Stamp, before: &Work, next: Work, by: Option<&String>) -> Result<Work, StorageError> {
+    let work = Work { updated_at: at.wall, ..next };
+    unlist(tx, before);
     list(tx, &work);
+    depend::follow(tx, before, &work);
     tx.put(&work);
-    depend::moved(tx, at, &work, was_finished)?;
-    tell(tx, at, &work, "work.moved")?;
-    feed::moved(tx, at, &work, Some(from), by);
+    depend::moved(tx, at, &work, before.is_finished())?;
+    if orchestrator::is_open(work.state) && !orchestrator::is_open(before.state) {
+        orchestrator::reopen(tx, at, &work)?;
+    }
+    if let Some(by) = by {
+        tell(tx, at, &work, "work.moved")?;
+        feed::moved(tx, at, &work, Some(before.state), by);
+    }
     Ok(work)
 }
 
-/// Makes a move wait. Asked again while it waits, it is the same one.
-fn queue(tx: &mut impl Tx, at: &Stamp, work: Work, to: State, blocker: Option<Blocker>) -> Applied<Moved> {
-    let asked = QueuedMove { work_id: work.id.clone(), from: work.state, to, blocker };
+/// Makes a move wait. Asked again while it waits, it is the same one; anything else is another request.
+fn queue(tx: &mut impl Tx, at: &Stamp, work: Work, next: &Work) -> Applied<Moved> {
+    let asked = QueuedMove::of(&work, next);
     if let Some(id) = &work.waiting {
         let before = approval::indexed(tx, &work.tenant, id.as_bytes())?.seen_at(at.lease_now);
         let is_same = before.requested_by == at.caller.passport && before.work.as_ref() == Some(&asked);
@@ -489,17 +580,11 @@ fn queue(tx: &mut impl Tx, at: &Stamp, work: Work, to: State, blocker: Option<Bl
         }
     }
     let request = RequestApproval {
-        action_summary: format!("work:{}:move:{}", work.id, to.word()),
+        action_summary: asked.summary(),
         risk_tier: RiskTier::High,
         scope: work.tenant.clone(),
         tenant_id: None,
-        payload: Some(json!({
-            "work_id": work.id,
-            "title": work.title,
-            "from_state": work.state,
-            "target_state": to,
-            "blocker_reason": asked.blocker.as_ref().map(|blocker| &blocker.reason),
-        })),
+        payload: Some(asked.payload(&work.title)),
         ttl_ms: None,
     };
     let approval = match request.open(tx, at, Some(asked.clone()))? {
@@ -508,7 +593,7 @@ fn queue(tx: &mut impl Tx, at: &Stamp, work: Work, to: State, blocker: Option<Bl
     };
     let work = Work { waiting: Some(approval.request_id.clone()), ..work };
     tx.put(&work);
-    feed::held(tx, at, &work, to, &at.caller.passport);
+    feed::held(tx, at, &work, asked.to, &at.caller.passport);
     Ok(Ok(Moved::Queued(queued(&approval, &asked))))
 }
 
@@ -524,12 +609,42 @@ fn queued(approval: &Approval, asked: &QueuedMove) -> Queued {
 }
 
 /// Why a waiting move can't be approved any more.
-pub(crate) fn refuse_approval(view: &impl Read, tenant: &str, asked: &QueuedMove) -> Result<Option<Refusal>, StorageError> {
-    let work = indexed(view, tenant, asked.work_id.as_bytes())?;
-    match has_moved(&work, asked.from) {
-        Some(refusal) => Ok(Some(refusal)),
-        None => depend::refuse_begin(view, &work, asked.to),
+pub(crate) fn refuse_approval(view: &impl Read, approval: &Approval) -> Result<Option<Refusal>, StorageError> {
+    let Some(asked) = &approval.work else { return Ok(None) };
+    let work = indexed(view, &approval.tenant, asked.work_id.as_bytes())?;
+    if let Some(refusal) = has_moved(&work, asked.from) {
+        return Ok(Some(refusal));
     }
+    let changed =
+        |what: &str, expected: String, found: String| Refusal::Changed { what: what.into(), id: work.id.clone(), expected, found };
+    if let Some(assignee) = &asked.assignee {
+        if work.assignee != assignee.from {
+            return Ok(Some(changed("the assignee of work", assignee.from.clone(), work.assignee.clone())));
+        }
+        // Whether who asked is still there is looked at for each approval.
+        if assignee.to != approval.requested_by
+            && let Some(refusal) = refuse_named(view, &approval.tenant, &assignee.to, &work.project_id)?
+        {
+            return Ok(Some(in_vain(&refusal)));
+        }
+    }
+    if let Some(depends_on) = &asked.depends_on
+        && work.depends_on != depends_on.from
+    {
+        let told = |ids: &[String]| if ids.is_empty() { "none".to_string() } else { ids.join(",") };
+        return Ok(Some(changed("what is depended on by work", told(&depends_on.from), told(&work.depends_on))));
+    }
+    match asked.made(view, &work)? {
+        Err(refusal) => Ok(Some(in_vain(&refusal))),
+        Ok(next) => match next.check_size("decision") {
+            Some(refusal) => Ok(Some(in_vain(&refusal))),
+            None => depend::refuse_begin(view, &Work { state: work.state, ..next }, asked.to),
+        },
+    }
+}
+
+fn in_vain(refusal: &Refusal) -> Refusal {
+    Refusal::invalid("decision", format!("can't be `approve`: {refusal}; reject it, or let it expire"))
 }
 
 /// Does what became of a waiting move. `n` tells apart those that one entry ends.
@@ -539,7 +654,9 @@ pub(crate) fn resolve(tx: &mut impl Tx, at: &Stamp, approval: &Approval, n: u64)
     match approval.status {
         ApprovalStatus::Pending => {}
         ApprovalStatus::Approved => {
-            make_move(tx, at, work, asked.to, asked.blocker, &approval.requested_by)?;
+            let next =
+                asked.made(tx, &work)?.map_err(|refusal| StorageError::corrupt(format!("an approved move can't be made: {refusal}")))?;
+            make_move(tx, at, &work, next, Some(&approval.requested_by))?;
         }
         ApprovalStatus::Rejected | ApprovalStatus::Expired => feed::failed(tx, at, &work, asked.to, &at.caller.passport, n),
     }

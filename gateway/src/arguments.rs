@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::call::CallError;
-use crate::registry::{check_number, explain};
+use crate::registry::{check_number, explain, with_article};
 use crate::schema;
 
 const FIX: &str = "Correct it; `GET /v1/openapi.json` and `GET /v1/docs` show what this address takes.";
@@ -108,7 +108,7 @@ pub fn of_text(name: &str, schema: &Value, text: &str) -> Result<Value, CallErro
         _ => Some(text.into()),
     };
     let kind = || schema["type"].as_str().unwrap_or_default();
-    value.ok_or_else(|| bad(format!("`{}` must be a {}, not `{}`", shown(name), kind(), shown(text))))
+    value.ok_or_else(|| bad(format!("`{}` must be {}, not `{}`", shown(name), with_article(kind()), shown(text))))
 }
 
 /// For calls whose arguments all stand in the body.
@@ -135,5 +135,7 @@ mod tests {
         for query in ["n=", "n=-1", "n=1.5", "x=NaN", "yes=1", "text=a&text=b", "other=1", "elsewhere=1"] {
             assert!(matches!(read(query), Err(CallError::Arguments { .. })), "{query}");
         }
+        assert!(read("n=x").unwrap_err().text().starts_with("`n` must be an integer, not `x`"));
+        assert!(read("yes=1").unwrap_err().text().starts_with("`yes` must be a boolean, not `1`"));
     }
 }

@@ -483,7 +483,12 @@ fn whole(number: f64) -> Option<u64> {
 
 /// A schema error as a fragment that names the argument, the rule and what was found, and never repeats a whole value.
 pub fn explain(error: &ValidationError<'_>) -> String {
-    let path = error.instance_path().to_string();
+    explain_in("", error)
+}
+
+/// The same of a value that is one of the arguments itself.
+pub fn explain_in(argument: &str, error: &ValidationError<'_>) -> String {
+    let path = format!("{argument}{}", error.instance_path());
     let argument = match path.trim_start_matches('/').replace('/', ".") {
         top if top.is_empty() => "the arguments".to_string(),
         nested => format!("`{}`", shown(&nested)),
@@ -518,7 +523,7 @@ pub fn explain(error: &ValidationError<'_>) -> String {
     }
 }
 
-fn with_article(kind: &str) -> String {
+pub fn with_article(kind: &str) -> String {
     match kind {
         "array" | "integer" | "object" => format!("an {kind}"),
         _ => format!("a {kind}"),

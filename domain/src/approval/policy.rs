@@ -84,6 +84,11 @@ impl PolicyRule {
                 return bad(field, format!("must be {APPROVAL_TTL_MS_MIN} to {APPROVAL_TTL_MS_MAX}, not {ms}"));
             }
         }
+        if let (Some(after_ms), Some(ttl_ms)) = (self.escalate_after_ms, self.ttl_ms)
+            && after_ms >= ttl_ms
+        {
+            return bad("escalate_after_ms", format!("must be below the rule's `ttl_ms` of {ttl_ms}, or it never comes; it is {after_ms}"));
+        }
         None
     }
 }

@@ -406,6 +406,7 @@ fn the_first_rule_that_fits_decides_by_risk_tier_and_action() {
          0s olga policy rules=[{\"risk_tier\":\"low\",\"approve\":true,\"approvals\":2}]
          0s olga policy rules=[{\"approvals\":3}]
          0s olga policy rules=[{\"escalate_after_ms\":5}]
+         0s olga policy rules=[{\"escalate_after_ms\":5000,\"ttl_ms\":5000}]
          0s olga policy low rules=[{\"action_prefix\":\"deploy\",\"decider_tier_min\":\"operator\",\"ttl_ms\":5000},{\"risk_tier\":\"medium\",\"requester_tier_min\":\"elite\",\"approve\":true}]
          1s mara ask low action=deploy-prod
          1s mara ask low action=tidy
@@ -421,15 +422,16 @@ fn the_first_rule_that_fits_decides_by_risk_tier_and_action() {
             2 refused: `rules.0.approve` leaves nobody to ask; leave the rule's other terms out
             3 refused: `rules.0.approvals` must be 1 or 2, not 3
             4 refused: `rules.0.escalate_after_ms` must be 1000 to 2592000000, not 5
-            5 low true, medium false
-            6 a1 pending
-            7 a2 approved by policy:low
-            8 a3 pending
-            9 a4 approved by policy:medium
-            10 refused: the policy wants a decider of the tier operator or above, and `elsa` is elite
-            11 refused: the policy wants a decider of the tier operator or above, and `dana` is verified
-            12 a1 approved by otto
-            13 a5 pending
+            5 refused: `rules.0.escalate_after_ms` must be below the rule's `ttl_ms` of 5000, or it never comes; it is 5000
+            6 low true, medium false
+            7 a1 pending
+            8 a2 approved by policy:low
+            9 a3 pending
+            10 a4 approved by policy:medium
+            11 refused: the policy wants a decider of the tier operator or above, and `elsa` is elite
+            12 refused: the policy wants a decider of the tier operator or above, and `dana` is verified
+            13 a1 approved by otto
+            14 a5 pending
             - a5 expired
         "#]],
     );

@@ -173,6 +173,28 @@ fn a_session_is_live_while_it_is_announced_and_its_passport_shows_signs_of_life(
 }
 
 #[test]
+fn a_target_of_deployment_meets_cards_and_other_announcements_in_every_spelling() {
+    check(
+        "0s jon  punch_in deploy://prod
+         0s mara announce 0a deploy=deploy:prod
+         0s mara announce 0a deploy=deploy://prod
+         0s mara announce 0a deploy=prod
+         0s mara announce 0a deploy=deploy:staging
+         0s jon  announce 0b deploy=Deploy://staging
+         0s jon  announce 0b deploy=prod",
+        expect![[r#"
+            1 granted
+            2 at []; peers []; Lease of jon/: deploy://prod and my deploy:prod
+            3 at []; peers []; Lease of jon/: deploy://prod and my deploy://prod
+            4 at []; peers []; Lease of jon/: deploy://prod and my prod
+            5 at []; peers []; 
+            6 at []; peers ["mara/0a"]; DeployTarget of mara/0a: deploy:staging and my Deploy://staging
+            7 at []; peers ["mara/0a"]; 
+        "#]],
+    );
+}
+
+#[test]
 fn those_who_would_meet_are_told_and_nobody_is_stopped() {
     check(
         "0s mara announce 0a plan=p1 deploy=deploy:crux paths=src/parser,docs/a.md

@@ -64,6 +64,13 @@ impl Team {
         self.0.call("1s", person("olga"), None, put).unwrap();
     }
 
+    /// How many events tell of a change of it.
+    fn changes(&self, id: &str) -> usize {
+        let watched = event::watch(&self.0.state, "acme", Revision(0), 1_000).unwrap();
+        let event::Watched::Events(events) = watched else { panic!("so few events are all kept") };
+        events.iter().filter(|event| event.kind == "orchestrator.changed" && event.id == id).count()
+    }
+
     fn attaches(&mut self, to: &str, reference: &str) -> Result<OrchestratorView, Refusal> {
         self.tries(attach(to, reference))
     }
@@ -265,6 +272,66 @@ fn it_is_done_when_its_work_is_and_does_not_go_back_to_planned() {
 }
 
 #[test]
+fn work_that_is_opened_again_opens_the_done_orchestrators_it_is_a_member_of_and_tells_of_it() {
+    let mut team = Team::new();
+    let (first, second, shut, left) = (team.creates("a"), team.creates("b"), team.creates("shut"), team.creates("left"));
+    let item = team.work("parser");
+    for id in [&first, &second, &shut, &left] {
+        team.attaches(id, &item).unwrap();
+    }
+    team.moves(&item, work::State::Complete);
+    for id in [&first, &second, &shut, &left] {
+        team.does(update(id, State::Done));
+    }
+    team.does(update(&shut, State::Archived));
+    team.does(detach(&left, &item));
+    team.moves(&item, work::State::Deployed);
+    let state = |team: &mut Team, id: &str| {
+        team.listed("mara", None, 50).into_iter().find(|view| view.orchestrator.id == id).map(|view| view.orchestrator.state)
+    };
+    assert_eq!(state(&mut team, &first), Some(State::Done), "it is finished still");
+    let before = team.changes(&first);
+    team.moves(&item, work::State::InProgress);
+    assert_eq!([&first, &second].map(|id| state(&mut team, id)), [Some(State::Active); 2]);
+    assert_eq!(team.changes(&first), before + 1);
+    assert_eq!([&shut, &left].map(|id| state(&mut team, id)), [Some(State::Archived), Some(State::Done)]);
+    team.moves(&item, work::State::Complete);
+    assert_eq!(state(&mut team, &first), Some(State::Active), "whether it is done again is for its people to say");
+}
+
+#[test]
+fn an_item_is_a_member_of_a_bounded_number_of_orchestrators() {
+    let mut team = Team::new();
+    let item = team.work("parser");
+    let ids: Vec<String> = (0..=WORK_ORCHESTRATORS_MAX).map(|n| team.creates(&format!("o{n}"))).collect();
+    for id in &ids[1..] {
+        team.attaches(id, &item).unwrap();
+    }
+    let told = team.attaches(&ids[0], &item).unwrap_err().to_string();
+    assert_eq!(told, "`member_ref` is a member of 8 orchestrators that are not archived, and of no more; detach it from one");
+    team.does(update(&ids[1], State::Archived));
+    team.attaches(&ids[0], &item).unwrap();
+}
+
+#[test]
+fn a_reference_names_something_and_the_same_one_in_another_spelling_is_one_member() {
+    let mut team = Team::new();
+    let id = team.creates("release");
+    for bare in ["execplan:", "handoff:", "execplan: "] {
+        let told = team.attaches(&id, bare).unwrap_err().to_string();
+        assert_eq!(told, format!("`member_ref` is only `{bare}`, with no name behind it"));
+    }
+    team.attaches(&id, "execplan:ship").unwrap();
+    let plan = AttachMember { member_type: Some(MemberKind::Execplan), ..attach(&id, "ship") };
+    assert_eq!(members(&team.does(plan.clone())), ["execplan execplan:ship"]);
+    assert_eq!(members(&team.does(detach(&id, "ship"))), [""; 0]);
+    assert_eq!(members(&team.does(plan)), ["execplan ship"]);
+    assert_eq!(members(&team.attaches(&id, "execplan:ship").unwrap()), ["execplan ship"]);
+    team.attaches(&id, "ho_1").unwrap();
+    assert_eq!(members(&team.attaches(&id, "handoff:ho_1").unwrap()), ["execplan ship", "handoff ho_1"]);
+}
+
+#[test]
 fn an_update_changes_what_it_names_and_has_to_name_something() {
     let mut team = Team::new();
     team.passport("lead");
@@ -401,7 +468,15 @@ proptest! {
                     model.push((made.orchestrator.id, state, Vec::new()));
                 }
                 Step::Move(item, state) => {
+                    let was_open = is_open(items[item]);
                     items[item] = work_states[state];
+                    if is_open(items[item]) && !was_open {
+                        for (_, state, members) in &mut model {
+                            if *state == State::Done && members.contains(&refs[item]) {
+                                *state = State::Active;
+                            }
+                        }
+                    }
                     team.moves(&refs[item], work_states[state]);
                 }
                 Step::Attach(of, _) | Step::Detach(of, _) | Step::Update(of, _) if of >= model.len() => {}

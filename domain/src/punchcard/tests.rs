@@ -955,6 +955,7 @@ fn a_card_is_handed_over_past_those_who_wait_and_its_old_token_is_refused() {
          3s  mara transfer file://a to=nobody
          3s  mara transfer file://a to=mara
          3s  jon  transfer file://a to=ben
+         3s  jon  transfer file://a to=jon
          3s  mara transfer file://a to=jon under=9
          3s  mara transfer file://a to=jon
          4s  jon  ticket t2
@@ -972,18 +973,19 @@ fn a_card_is_handed_over_past_those_who_wait_and_its_old_token_is_refused() {
             4 queued t1, 0 ahead, behind mara on file://a for 59000 ms
             5 queued t2, 1 ahead, behind mara on file://a for 58000 ms
             6 refused: there is no passport `nobody`
-            7 refused: `to_passport` holds the card already
+            7 refused: there is no passport `mara`
             8 refused: `file://a` is not held by `jon`: `mara` holds `file://a` under token 3
-            9 refused: fencing token 9 is not that of a live card of `mara`
-            10 released c1 of mara on file://a, granted c2 to jon: token 10, 60000 ms left
-            - granted c2 to jon: token 10, 59000 ms left
-            11 refused: fencing token 3 is not that of a live card of `mara`
-            - not good: jon holds file://a under 10
-            - good: jon on file://a, 59000 ms left
+            9 refused: `file://a` is not held by `jon`: `mara` holds `file://a` under token 3
+            10 refused: fencing token 9 is not that of a live card of `mara`
+            11 released c1 of mara on file://a, granted c2 to jon: token 11, 60000 ms left
+            - granted c2 to jon: token 11, 59000 ms left
+            12 refused: fencing token 3 is not that of a live card of `mara`
+            - not good: jon holds file://a under 11
+            - not good: jon holds file://a under 11
             - queued t1, 0 ahead, behind jon on file://a for 58000 ms
-            12 released c2 of jon on file://a
-            - granted c3 to ben: token 12, 1799000 ms left
-            - [12 file://a held, 10 file://a released, 3 file://a released]
+            13 released c2 of jon on file://a
+            - granted c3 to ben: token 13, 1799000 ms left
+            - [13 file://a held, 11 file://a released, 3 file://a released]
         "#]],
     );
 }

@@ -84,6 +84,13 @@ fn request_bytes(approval: &Approval) -> usize {
     texts.map(|text| json_bytes(text)).iter().sum::<usize>() + payload + ROW_NAMES_BYTES
 }
 
+fn fit(approval: &mut Approval) {
+    if request_bytes(approval) > WORK_JSON_BYTES_MAX {
+        // A summary of control characters takes six times its bytes, and leaves no place for the largest payload.
+        approval.payload = Some(json!({ "omitted": "it does not fit beside this summary" }));
+    }
+}
+
 fn only_planned() -> Refusal {
     Refusal::invalid("ready", "goes with the state `planned` only; leave `state` out")
 }
@@ -94,7 +101,9 @@ impl ListWork {
         let tenant = &at.caller.tenant;
         let mut refusal = check_tenant(&at.caller, self.tenant_id.as_deref())
             .or_else(|| assignee.and_then(|assignee| check_name("assignee_passport", assignee)))
-            .or_else(|| (self.ready && self.state.is_some_and(|state| state != State::Planned)).then(only_planned));
+            .or_else(|| {
+                (self.ready && (self.pending_approval || self.state.is_some_and(|state| state != State::Planned))).then(only_planned)
+            });
         if let (None, Some(project)) = (&refusal, &self.project_id) {
             refusal = check_project(view, tenant, project)?;
         }
@@ -119,10 +128,7 @@ impl ListWork {
             (true, None) => {
                 let read = |id: &[u8]| {
                     let mut approval = approval::indexed(view, tenant, id)?.seen_at(at.lease_now);
-                    if request_bytes(&approval) > WORK_JSON_BYTES_MAX {
-                        // A summary of control characters takes six times its bytes, and leaves no place for the largest payload.
-                        approval.payload = Some(json!({ "omitted": "it does not fit beside this summary" }));
-                    }
+                    fit(&mut approval);
                     let bytes = request_bytes(&approval);
                     // One whose time is over does not wait any more, swept or not.
                     Ok((approval.status == ApprovalStatus::Pending).then_some((approval, bytes)))
@@ -156,7 +162,7 @@ impl ListWork {
     }
 }
 
-/// One item with its comments, oldest first.
+/// One item with its comments, oldest first; or a request for approval, decided or not, which has none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GetWork {
     pub work_id: String,
@@ -169,6 +175,9 @@ pub struct WorkView {
     /// Not told again on later pages, so that a long comment finds its place.
     pub work: Option<Work>,
     pub comments: Vec<Comment>,
+    /// In place of an item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approval>,
     pub next_cursor: Option<String>,
 }
 
@@ -179,7 +188,12 @@ impl GetWork {
         }
         let tenant = &at.caller.tenant;
         let Some(work) = work(view, tenant, &self.work_id)? else {
-            return Ok(Err(Refusal::not_found("work", self.work_id)));
+            let Some(approval) = approval::approval(view, tenant, &self.work_id)? else {
+                return Ok(Err(Refusal::not_found("work", self.work_id)));
+            };
+            let mut approval = approval.seen_at(at.lease_now);
+            fit(&mut approval);
+            return Ok(Ok(WorkView { work: None, comments: Vec::new(), approval: Some(approval), next_cursor: None }));
         };
         let cursors = Cursors::of("comments", &at.caller, &self.work_id);
         let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
@@ -202,6 +216,6 @@ impl GetWork {
             // The item leaves no place even for the first comment, so they begin on the next page.
             found = Rows { items: Vec::new(), next: Some(Vec::new()) };
         }
-        Ok(Ok(WorkView { work, comments: found.items, next_cursor: found.next.map(|next| cursors.seal(&next)) }))
+        Ok(Ok(WorkView { work, comments: found.items, approval: None, next_cursor: found.next.map(|next| cursors.seal(&next)) }))
     }
 }

@@ -44,8 +44,8 @@ impl Work {
     }
 }
 
-/// Sets what a stored item depends on, in place of what it depended on before.
-pub(super) fn set(tx: &mut impl Tx, at: &Stamp, item: Work, wanted: Vec<String>) -> Applied<Work> {
+/// An item as it would be if it depended on these, in place of what it depended on before. Nothing is written.
+pub(super) fn with(view: &impl Read, item: Work, wanted: Vec<String>) -> Applied<Work> {
     let wanted: Vec<String> = wanted.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
     if wanted.len() > WORK_DEPENDENCIES_MAX {
         let (size, limit) = (wanted.len() as u64, WORK_DEPENDENCIES_MAX as u64);
@@ -56,11 +56,11 @@ pub(super) fn set(tx: &mut impl Tx, at: &Stamp, item: Work, wanted: Vec<String>)
         if let Some(refusal) = check_name("depends_on", id) {
             return Ok(Err(refusal));
         }
-        let Some(other) = work(tx, &tenant, id)? else { return Ok(Err(missing("depends_on", id))) };
+        let Some(other) = work(view, &tenant, id)? else { return Ok(Err(missing("depends_on", id))) };
         open += u64::from(!other.is_finished());
         if !item.depends_on.contains(id) {
             let rows = dependents(&tenant, id);
-            let full = tx.scan_bytes(Table::Index, rows.as_bytes(), &rows.after_prefix(), Direction::Ascending, WORK_DEPENDENTS_MAX)?;
+            let full = view.scan_bytes(Table::Index, rows.as_bytes(), &rows.after_prefix(), Direction::Ascending, WORK_DEPENDENTS_MAX)?;
             if full.len() >= WORK_DEPENDENTS_MAX {
                 let problem =
                     format!("has `{id}`, on which {WORK_DEPENDENTS_MAX} items depend already; let this one depend on one of those");
@@ -68,18 +68,23 @@ pub(super) fn set(tx: &mut impl Tx, at: &Stamp, item: Work, wanted: Vec<String>)
             }
         }
     }
-    if let Some(refusal) = refuse_circle(tx, &item, &wanted)? {
+    if let Some(refusal) = refuse_circle(view, &item, &wanted)? {
         return Ok(Err(refusal));
     }
+    Ok(Ok(Work { depends_on: wanted, open_dependencies: open, ..item }))
+}
+
+/// Lets the rows of those that it depends on follow an item.
+pub(super) fn follow(tx: &mut impl Tx, before: &Work, item: &Work) {
+    if before.depends_on == item.depends_on {
+        return;
+    }
+    for id in &before.depends_on {
+        tx.delete_index(dependents(&item.tenant, id).text(&item.id));
+    }
     for id in &item.depends_on {
-        tx.delete_index(dependents(&tenant, id).text(&item.id));
+        tx.put_index(dependents(&item.tenant, id).text(&item.id), item.id.as_bytes());
     }
-    for id in &wanted {
-        tx.put_index(dependents(&tenant, id).text(&item.id), item.id.as_bytes());
-    }
-    let item = Work { depends_on: wanted, open_dependencies: open, updated_at: at.wall, ..item };
-    tx.put(&item);
-    Ok(Ok(item))
 }
 
 /// Why an item can't be moved to a state yet, or nothing.

@@ -17,7 +17,7 @@ use crate::key::Key;
 use crate::limit::{PROJECT_MEMBERS_MAX, PROJECTS_MAX, REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES};
 use crate::query;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
-use crate::refusal::{Applied, Refusal};
+use crate::refusal::{self, Applied, Refusal};
 use crate::stamp::{Principal, ReadStamp, Stamp, Tier, UnixMs};
 use crate::tx::{Read, StorageError, Tx};
 use crate::work::board::page;
@@ -118,6 +118,10 @@ impl PutProject {
             .or_else(|| self.add_members.iter().chain(&self.remove_members).find_map(|name| check_name("members", name)));
         if let Some(refusal) = refusal {
             return Ok(Err(refusal));
+        }
+        if let Some(name) = self.add_members.iter().find(|name| self.remove_members.contains(name)) {
+            let problem = format!("has `{}`, and so has `add_members`; name it in one of them", refusal::shown(name));
+            return Ok(Err(Refusal::invalid("remove_members", problem)));
         }
         let (mut changed, is_new) = match (&self.id, &self.name) {
             (None, None) => return Ok(Err(Refusal::invalid("name", "is missing: a new project needs one"))),

@@ -283,6 +283,7 @@ fn what_is_ready_is_planned_and_waits_for_nothing_unfinished() {
          5s mara move w3 planned after=none
          5s mara list ready
          5s mara list ready state=blocked
+         5s mara list ready state=pending_approval
          6s mara create more after=w9
          6s eve  create theirs after=w1",
         expect![[r#"
@@ -305,6 +306,7 @@ fn what_is_ready_is_planned_and_waits_for_nothing_unfinished() {
             - [w1 parser planned for mara]
             11 w3 docs planned for mara
             - [w3 docs planned for mara, w1 parser planned for mara]
+            - refused: `ready` goes with the state `planned` only; leave `state` out
             - refused: `ready` goes with the state `planned` only; leave `state` out
             12 refused: there is no work `w9`
             13 refused: there is no work `w1`
@@ -533,6 +535,7 @@ fn a_project_that_was_made_has_its_own_work_and_members() {
          2s eve  create theirs project=p1
          2s eve  list project=p1
          3s olga found id=p1 core remove=jon default=
+         3s olga found id=p1 add=jon remove=ben,jon
          3s mara project p1
          3s mara projects
          3s olga found a
@@ -561,11 +564,12 @@ fn a_project_that_was_made_has_its_own_work_and_members() {
             15 refused: there is no project `p1`
             - refused: there is no project `p1`
             16 p1 core [mara]
+            17 refused: `remove_members` has `jon`, and so has `add_members`; name it in one of them
             - p1 of acme: mara (member)
             - ["p_default", "p1"]
-            17 p2 a []
-            18 p3 b []
-            19 refused: `name` can't be one more: a tenant makes at most 3 projects
+            18 p2 a []
+            19 p3 b []
+            20 refused: `name` can't be one more: a tenant makes at most 3 projects
         "#]],
     );
 }
@@ -842,6 +846,166 @@ fn a_gated_move_waits_for_a_person_and_happens_with_the_decision() {
             - p_default of acme: mara (member), otto (operator)
         "#]],
     );
+}
+
+#[test]
+fn nothing_of_a_gated_call_is_made_before_its_decision_and_all_of_it_once_with_the_approval() {
+    check(
+        "0s olga token mara
+         0s olga token zoe
+         0s olga token ben
+         0s olga gate mara
+         0s jon  create first
+         0s mara create a
+         0s mara move w2 complete for=zoe after=w1
+         0s jon  show w2
+         0s mara move w2 complete for=zoe after=w1
+         0s mara move w2 complete for=ben after=w1
+         0s mara move w2 complete
+         0s jon  list state=pending_approval
+         1s otto reject q1
+         1s jon  show w2
+         1s otto approve q2
+         1s otto approve q2
+         1s jon  show w2
+         1s otto approve q3
+         2s jon  move w1 complete
+         2s jon  list for=ben",
+        expect![[r#"
+            1 token of mara
+            2 token of zoe
+            3 token of ben
+            4 gate of mara: true
+            5 w1 first planned for jon
+            6 w2 a planned for mara
+            7 q1 waits: w2 to complete
+            - [w2 a planned for mara with 0 comments]
+            8 q1 waits: w2 to complete
+            9 q2 waits: w2 to complete
+            10 q3 waits: w2 to complete
+            - [q1 work:w2:move:complete assignee=zoe depends_on=w1, q2 work:w2:move:complete assignee=ben depends_on=w1, q3 work:w2:move:complete]
+            11 q1 rejected
+            - [w2 a planned for mara with 0 comments]
+            12 q2 approved
+            13 refused: approval `q2` was already approved
+            - [w2 a complete for ben, 1 to come first with 0 comments]
+            14 refused: work `w2` has changed: expected planned, found complete
+            15 w1 first complete for jon
+            - [w2 a complete for ben]
+        "#]],
+    );
+}
+
+#[test]
+fn a_gated_caller_takes_no_work_from_another_and_frees_none_without_a_decision() {
+    check(
+        "0s olga token mara
+         0s olga token jon
+         0s olga token zoe
+         0s olga gate mara
+         0s jon  create first
+         0s jon  create a state=in_progress
+         0s jon  create b after=w1
+         1s mara move w2 in_progress
+         1s mara move w2 in_progress for=mara
+         1s mara move w2 in_progress for=mara expected=planned
+         1s mara move w3 in_progress after=none for=mara
+         1s mara move w3 in_progress for=mara
+         1s jon  list for=mara
+         2s otto approve q1
+         2s otto approve q2
+         2s jon  list for=mara
+         2s jon  feed w2
+         3s mara move w2 in_progress for=zoe
+         3s mara move w3 planned after=w1
+         3s jon  move w2 in_progress for=jon
+         3s jon  move w3 in_progress after=w2
+         3s otto approve q3
+         3s otto approve q4
+         4s mara move w2 in_progress for=zoe
+         4s mara move w2 in_progress after=w1
+         4s jon  move w1 planned after=w2
+         4s olga revoke zoe
+         4s otto approve q5
+         4s otto approve q6
+         4s otto reject q5
+         4s otto reject q6",
+        expect![[r#"
+            1 token of mara
+            2 token of jon
+            3 token of zoe
+            4 gate of mara: true
+            5 w1 first planned for jon
+            6 w2 a in_progress for jon
+            7 w3 b planned for jon, 1 to come first
+            8 w2 a in_progress for jon
+            9 q1 waits: w2 to in_progress
+            10 refused: work `w2` has changed: expected planned, found in_progress
+            11 q2 waits: w3 to in_progress
+            12 refused: work `w3` waits for one item that is not finished: `w1`
+            - []
+            13 q1 approved
+            14 q2 approved
+            - [w3 b in_progress for mara, w2 a in_progress for mara]
+            - [w2 CLAIMED by jon (nothing to in_progress); w2 HUMAN_HOLD by mara (in_progress to in_progress); w2 CLAIMED by mara (in_progress to in_progress)]
+            15 q3 waits: w2 to in_progress
+            16 q4 waits: w3 to planned
+            17 w2 a in_progress for jon
+            18 w3 b in_progress for mara, 1 to come first
+            19 refused: the assignee of work `w2` has changed: expected mara, found jon
+            20 refused: what is depended on by work `w3` has changed: expected none, found w2
+            21 q5 waits: w2 to in_progress
+            22 refused: `depends_on` would make `w2` wait for itself
+            23 w3 b in_progress for mara, 1 to come first
+            24 revoked
+            25 refused: `decision` can't be `approve`: `assignee_passport` is `zoe`, whose passport is revoked; `get_project_context` lists who there is; reject it, or let it expire
+            26 refused: there is no approval `q6`
+            27 q5 rejected
+            28 refused: there is no approval `q6`
+        "#]],
+    );
+}
+
+#[test]
+fn who_decides_a_gated_call_is_shown_all_of_it() {
+    let mut play = Play::new();
+    play.play(
+        "0s olga token mara
+         0s olga token zoe
+         0s olga gate mara
+         0s jon  create first
+         0s mara create a
+         0s mara move w2 blocked reason=why kind=needs_approval for=zoe after=w1",
+    );
+    let ask = GetWork { work_id: play.actions[0].clone(), limit: 50, cursor: None };
+    let request = play.world.ask("0s", person("otto"), ask).unwrap().approval.unwrap();
+    let (first, item) = (&play.work[0], &play.work[1]);
+    assert_eq!(request.action_summary, format!("work:{item}:move:blocked assignee=zoe depends_on={first}"));
+    let payload = json!({
+        "work_id": item, "title": "a", "from_state": "planned", "target_state": "blocked",
+        "blocker_reason": "why", "blocker_kind": "needs_approval",
+        "from_assignee_passport": "mara", "assignee_passport": "zoe", "from_depends_on": [], "depends_on": [first],
+    });
+    assert_eq!(request.payload, Some(payload));
+}
+
+#[test]
+fn a_request_is_shown_by_its_id_as_long_as_it_is_kept_and_to_its_team_only() {
+    let mut play = Play::new();
+    play.play(
+        "0s olga token mara
+         0s olga gate mara
+         0s mara create a
+         0s mara move w1 complete",
+    );
+    let ask = |play: &mut Play, who: &str| {
+        let ask = GetWork { work_id: play.actions[0].clone(), limit: 50, cursor: None };
+        play.world.ask("0s", person(who), ask).map(|found| (found.work.is_some(), found.approval.unwrap().status))
+    };
+    assert_eq!(ask(&mut play, "jon"), Ok((false, ApprovalStatus::Pending)));
+    assert_eq!(ask(&mut play, "eve"), Err(Refusal::not_found("work", play.actions[0].clone())));
+    play.play("1s otto approve q1");
+    assert_eq!(ask(&mut play, "jon"), Ok((false, ApprovalStatus::Approved)));
 }
 
 #[test]

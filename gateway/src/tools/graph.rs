@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::group;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
-use crate::registry::{Effect, Reply, Tool, explain};
+use crate::registry::{Effect, Reply, Tool, explain_in};
 use crate::schema::Nullable;
 
 /// One version of an entity as callers see it.
@@ -84,10 +84,10 @@ static BUILT_IN: LazyLock<BTreeMap<String, jsonschema::Validator>> = LazyLock::n
     kind::built_in().into_iter().map(of).collect()
 });
 
-/// A payload's schema over an object whose only member is the payload, so that errors name it. An error: it is no schema.
+/// A schema is compiled as the document it is, so that `#` in it means itself. An error: it is no schema, or leads elsewhere.
 fn validator(json_schema: &Value) -> Result<jsonschema::Validator, String> {
     jsonschema::meta::validate(json_schema).map_err(|error| error.to_string())?;
-    jsonschema::validator_for(&json!({ "properties": { "payload": json_schema } })).map_err(|error| error.to_string())
+    jsonschema::validator_for(json_schema).map_err(|error| error.to_string())
 }
 
 /// Whether a text is a JSON Schema that payloads can be held to.
@@ -101,10 +101,10 @@ pub fn check_schema(json_schema: &Value) -> Result<(), CallError> {
 
 /// Holds a payload to its kind's schema.
 fn check_payload(kind: &str, validator: &jsonschema::Validator, payload: Map<String, Value>) -> Result<Value, CallError> {
-    let mut whole = json!({ "payload": payload });
-    let problem = validator.iter_errors(&whole).next().map(|error| explain(&error));
+    let payload = Value::Object(payload);
+    let problem = validator.iter_errors(&payload).next().map(|error| explain_in("payload", &error));
     match problem {
-        None => Ok(whole["payload"].take()),
+        None => Ok(payload),
         Some(problem) => Err(CallError::arguments(problem, format!("`kind_get` shows the schema of a `{}`.", shown(kind)))),
     }
 }
@@ -785,7 +785,36 @@ mod tests {
             text,
             "`payload.tests.unit.1` must be a string, not a number. Nothing was written. `kind_get` shows the schema of a `capability`."
         );
-        assert!(told("capability", json!({})).unwrap_err().contains("\"id\" is a required property"));
+        let text = told("capability", json!({})).unwrap_err();
+        assert!(text.starts_with("`payload`: \"id\" is a required property"), "{text}");
+    }
+
+    #[test]
+    fn a_reference_of_a_schema_to_itself_is_followed_in_every_draft() {
+        let held = |schema: &Value, payload: Value| {
+            check_schema(schema).unwrap();
+            check_payload("k", &validator(schema).unwrap(), object(payload)).map_err(|error| error.text())
+        };
+        let part =
+            |keyword: &str| json!({ "properties": { "p": { "$ref": format!("#/{keyword}/p") } }, keyword: { "p": { "type": "string" } } });
+        let named = |mut schema: Value, draft: &str| {
+            schema["$schema"] = draft.into();
+            schema
+        };
+        for schema in [
+            part("$defs"),
+            part("definitions"),
+            named(part("$defs"), "https://json-schema.org/draft/2020-12/schema"),
+            named(part("definitions"), "http://json-schema.org/draft-07/schema#"),
+        ] {
+            assert_eq!(held(&schema, json!({ "p": "text" })), Ok(json!({ "p": "text" })), "{schema}");
+            let told = held(&schema, json!({ "p": 7 })).unwrap_err();
+            assert!(told.starts_with("`payload.p` must be a string, not a number."), "{told}");
+        }
+        let chain = json!({ "type": "object", "required": ["n"], "properties": { "next": { "$ref": "#" } } });
+        assert!(held(&chain, json!({ "n": 1, "next": { "n": 2, "next": { "n": 3 } } })).is_ok());
+        let told = held(&chain, json!({ "n": 1, "next": { "x": 1 } })).unwrap_err();
+        assert!(told.starts_with("`payload.next`: \"n\" is a required property"), "{told}");
     }
 
     #[test]
@@ -796,7 +825,12 @@ mod tests {
     #[test]
     fn what_is_no_schema_is_refused_and_so_is_one_that_leads_elsewhere() {
         assert_eq!(check_schema(&json!({ "type": "object", "required": ["a"] })), Ok(()));
-        for schema in [json!({ "type": "thing" }), json!({ "pattern": "(" }), json!({ "$ref": "https://example.org/schema" })] {
+        for schema in [
+            json!({ "type": "thing" }),
+            json!({ "pattern": "(" }),
+            json!({ "$ref": "https://example.org/schema" }),
+            json!({ "$ref": "#/$defs/none" }),
+        ] {
             let told = check_schema(&schema).unwrap_err().text();
             assert!(told.starts_with("`json_schema` can't be used: "), "{told}");
         }

@@ -176,7 +176,7 @@ impl Tool for CreateOrchestrator {
 /// Attach a member to an orchestrator; one that is there already stays as it is.
 ///
 /// Work and passports have to exist in your team. Plans and handoffs are kept as you name them, without a look at them. One that is
-/// `done` takes no work that is still open.
+/// `done` takes no work that is still open. A plan or handoff is one member, with or without `execplan:` or `handoff:` before its name.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttachToOrchestrator {
@@ -300,8 +300,8 @@ impl Tool for ListOrchestrators {
 /// Change an orchestrator's name, lead or state. The state `archived` closes it: nothing changes it any more.
 ///
 /// Give at least one of `name`, `assignee_passport` and `state`; what you leave out stays. Its work is not moved. One that has begun
-/// is not `planned` again, and none is `done` while work among its members is planned, in progress or blocked; `active` opens one that
-/// is done again.
+/// is not `planned` again, and none is `done` while work among its members is planned, in progress or blocked: moved back there, such work
+/// makes it `active` again.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateOrchestrator {

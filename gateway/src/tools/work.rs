@@ -1,5 +1,6 @@
 //! Coordination: projects, the board of work, its feed, and which sessions are at work on what.
 
+use quorate_domain::approval::ApprovalStatus;
 use quorate_domain::execplan::PLAN;
 use quorate_domain::limit::LIST_DEFAULT;
 use quorate_domain::refusal::shown;
@@ -146,7 +147,10 @@ impl From<quorate_domain::approval::Approval> for Item {
         Self {
             id: approval.request_id,
             project_id: work::DEFAULT_PROJECT.into(),
-            state: "pending_approval".into(),
+            state: match approval.status {
+                ApprovalStatus::Pending => "pending_approval".into(),
+                decided => decided.word().into(),
+            },
             title: approval.action_summary,
             body: Nullable(None),
             assignee_passport: None,
@@ -353,7 +357,7 @@ pub struct ListWork {
     /// Only what is ready: planned, and with nothing unfinished that it depends on.
     #[serde(default)]
     ready: bool,
-    /// One item, with its comments; goes without other filters.
+    /// One item, with its comments, or one request for approval; goes without other filters.
     work_id: Option<String>,
     /// Rows of this page: 50 when absent, at most 1,000.
     #[schemars(range(min = 1, max = 1_000))]
@@ -482,7 +486,7 @@ impl Tool for ListWork {
                 return Ok(Reply::at(found.revision, list));
             }
             let (found, served) = cluster.read(ctx, work::GetWork { work_id, limit, cursor: self.cursor }).await?;
-            let work: Vec<Item> = found.work.into_iter().map(Into::into).collect();
+            let work: Vec<Item> = found.work.into_iter().map(Into::into).chain(found.approval.into_iter().map(Into::into)).collect();
             let comments = Some(found.comments.into_iter().map(Into::into).collect());
             let facts = WorkList { count: work.len(), work, comments, note: None, next_cursor: found.next_cursor };
             return Ok(Reply::at(served.revision, facts));
@@ -595,7 +599,7 @@ impl Tool for CreateWork {
 
 /// Move an item of work to another state. A move to `blocked` needs `blocker_reason`.
 ///
-/// Look at `applied`: false means that your moves wait for a person and this one is queued, which is no error. It happens once
+/// Look at `applied`: false means that your moves wait for a person and all of this one is queued, which is no error. It happens once
 /// somebody approves `queued.action_id` with `approval_decide`. With `expected_state` the move is refused when somebody else
 /// moved the item first.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -1029,7 +1033,7 @@ pub struct CoordAnnounce {
     execplan_slug: Option<String>,
     /// Where in the plan you are.
     milestone: Option<String>,
-    /// What you mean to deploy to, such as `deploy:crux`.
+    /// What you mean to deploy to, such as `deploy://crux`; `deploy:crux` and `crux` are the same one.
     deploy_target: Option<String>,
     /// Files or folders that you mean to touch, relative to the repository; at most 32. For information only.
     paths: Option<Vec<String>>,
