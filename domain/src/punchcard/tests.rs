@@ -973,7 +973,7 @@ fn a_card_is_handed_over_past_those_who_wait_and_its_old_token_is_refused() {
             4 queued t1, 0 ahead, behind mara on file://a for 59000 ms
             5 queued t2, 1 ahead, behind mara on file://a for 58000 ms
             6 refused: there is no passport `nobody`
-            7 refused: there is no passport `mara`
+            7 refused: `to_passport` holds the card already
             8 refused: `file://a` is not held by `jon`: `mara` holds `file://a` under token 3
             9 refused: `file://a` is not held by `jon`: `mara` holds `file://a` under token 3
             10 refused: fencing token 9 is not that of a live card of `mara`

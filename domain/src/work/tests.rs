@@ -955,13 +955,13 @@ fn a_gated_caller_takes_no_work_from_another_and_frees_none_without_a_decision()
             19 refused: the assignee of work `w2` has changed: expected mara, found jon
             20 refused: what is depended on by work `w3` has changed: expected none, found w2
             21 q5 waits: w2 to in_progress
-            22 refused: `depends_on` would make `w2` wait for itself
-            23 w3 b in_progress for mara, 1 to come first
+            22 q6 waits: w2 to in_progress
+            23 w1 first planned for jon, 1 to come first
             24 revoked
             25 refused: `decision` can't be `approve`: `assignee_passport` is `zoe`, whose passport is revoked; `get_project_context` lists who there is; reject it, or let it expire
-            26 refused: there is no approval `q6`
+            26 refused: `decision` can't be `approve`: `depends_on` would make `w2` wait for itself; reject it, or let it expire
             27 q5 rejected
-            28 refused: there is no approval `q6`
+            28 q6 rejected
         "#]],
     );
 }

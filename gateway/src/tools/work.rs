@@ -357,7 +357,7 @@ pub struct ListWork {
     /// Only what is ready: planned, and with nothing unfinished that it depends on.
     #[serde(default)]
     ready: bool,
-    /// One item, with its comments, or one request for approval; goes without other filters.
+    /// One item with comments, or a request; no other filters.
     work_id: Option<String>,
     /// Rows of this page: 50 when absent, at most 1,000.
     #[schemars(range(min = 1, max = 1_000))]
@@ -599,7 +599,7 @@ impl Tool for CreateWork {
 
 /// Move an item of work to another state. A move to `blocked` needs `blocker_reason`.
 ///
-/// Look at `applied`: false means that your moves wait for a person and all of this one is queued, which is no error. It happens once
+/// Look at `applied`: false means that your moves wait for a person and all of this one is queued, no error. It happens once
 /// somebody approves `queued.action_id` with `approval_decide`. With `expected_state` the move is refused when somebody else
 /// moved the item first.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -1033,7 +1033,7 @@ pub struct CoordAnnounce {
     execplan_slug: Option<String>,
     /// Where in the plan you are.
     milestone: Option<String>,
-    /// What you mean to deploy to, such as `deploy://crux`; `deploy:crux` and `crux` are the same one.
+    /// What you mean to deploy to, such as `deploy:crux`.
     deploy_target: Option<String>,
     /// Files or folders that you mean to touch, relative to the repository; at most 32. For information only.
     paths: Option<Vec<String>>,

@@ -109,8 +109,11 @@ async fn an_operator_has_moves_of_a_passport_wait_and_an_approved_one_happens_on
     let moved = json!({ "work_id": item, "state": "in_progress", "by_passport": "agent-a" });
     let waiting = world.ok(&a(), "update_work_state", moved).await;
     assert_eq!(waiting["applied"], json!(false));
+    let ask = json!({ "work_id": waiting["queued"]["action_id"] });
+    assert_eq!(world.ok(&a(), "list_work", ask.clone()).await["work"][0]["state"], "pending_approval");
     let decide = json!({ "request_id": waiting["queued"]["action_id"], "decision": "approve" });
     world.ok(&by("token-operator"), "approval_decide", decide.clone()).await;
+    assert_eq!(world.ok(&a(), "list_work", ask).await["work"][0]["state"], "approved");
     let again = world.call(&by("token-operator"), "approval_decide", decide).await.told();
     assert!(again.contains("ALREADY_DECIDED"), "{again}");
     let feed = world.ok(&a(), "status_feed", json!({ "work_id": item })).await;
