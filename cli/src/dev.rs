@@ -194,7 +194,15 @@ fn flags_of_environment() -> Result<Vec<(String, String)>, Failure> {
     let mut set = Vec::new();
     for flag in flag::ALL {
         if let Ok(word) = std::env::var(flag.name) {
-            set.push((flag.name.to_string(), flag.parse(&word).map_err(Failure::config)?));
+            let value = match (flag.parse(&word), flag.nearest(&word)) {
+                (Ok(value), _) => value,
+                (Err(problem), Some(nearest)) => {
+                    eprintln!("quorate dev: {problem}; taken for {nearest}");
+                    nearest
+                }
+                (Err(problem), None) => return Err(Failure::config(problem)),
+            };
+            set.push((flag.name.to_string(), value));
         }
     }
     Ok(set)

@@ -76,8 +76,9 @@ pub fn usage(error: &clap::Error, arguments: impl IntoIterator<Item = std::ffi::
         println!("{}", Failure::usage(message).json());
     }
     match said {
-        Ok(()) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE)),
-        Err(_) => ExitCode::from(FAILED),
+        // Whoever reads has seen enough of the help.
+        Err(gone) if gone.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::from(FAILED),
+        _ => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE)),
     }
 }
 

@@ -4,6 +4,18 @@
 //! Each verb is a module with its flags on top. A verb ends with one of the codes in [`exit`], and with `--json` its output
 //! is one JSON object; diagnostics go to standard error.
 
+/// In place of the macros of `std`, which panic when whoever reads has seen enough and went away, as `head` does.
+macro_rules! print {
+    ($($text:tt)*) => {{
+        $crate::output::text(&format!($($text)*));
+    }};
+}
+macro_rules! println {
+    ($($text:tt)*) => {{
+        $crate::output::line(&format!($($text)*));
+    }};
+}
+
 mod admin;
 mod backup;
 mod cert;
@@ -241,7 +253,9 @@ fn main() -> std::process::ExitCode {
             Verb::Man(verb) => (false, verb.run(Cli::command())),
             Verb::Mcp(verb) => (false, verb.run().await),
             Verb::Completions { shell } => {
-                clap_complete::generate(shell, &mut Cli::command(), "quorate", &mut std::io::stdout());
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Cli::command(), "quorate", &mut script);
+                print!("{}", String::from_utf8_lossy(&script));
                 (false, Ok(()))
             }
             Verb::Connect(verb) => (verb.json, verb.run()),

@@ -12,11 +12,16 @@ pub fn print(as_json: bool, json: &serde_json::Value, text: &str) {
 }
 
 /// Prints a line. False: whoever reads has seen enough, and went away.
+pub fn line(text: &str) -> bool {
+    self::text(&format!("{text}\n"))
+}
+
+/// Prints a text as it is. False: whoever reads has seen enough, and went away.
 ///
 /// An answer that can't be written for another reason must not look like a shorter one, so that ends the process.
-pub fn line(text: &str) -> bool {
+pub fn text(text: &str) -> bool {
     let mut out = std::io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => true,
         Err(error) if error.kind() == ErrorKind::BrokenPipe => false,
         Err(error) => {

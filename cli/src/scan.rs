@@ -2,11 +2,13 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use clap::Args;
 use quorate_gateway::scans::{Dealt, FINISHES_MAX, deal};
 use quorate_scan::{Cache, Options, Progress};
 use reqwest::Method;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::door::{Door, Gateway};
@@ -35,6 +37,15 @@ pub struct Scan {
     door: Door,
 }
 
+/// Where the scan is made, as the gateway is told it.
+#[derive(Serialize)]
+struct Place {
+    root_path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clone_url: Option<String>,
+    is_named: bool,
+}
+
 /// What was sent.
 struct Sent {
     scan_id: String,
@@ -53,6 +64,7 @@ impl Scan {
             Some(repo) => repo,
             None => return Err(Failure::usage(format!("no name can be made of {place}; give one with --repo"))),
         };
+        let place = Place { clone_url: remote_of(&root), root_path: place, is_named: self.repo.is_some() };
         let kept = if self.no_cache { None } else { cache_of(&root) };
         let (options, shows) = (Options { docs: !self.no_docs, ..Options::default() }, std::io::stderr().is_terminal() && !self.door.json);
         let (scanned, dealt) = tokio::task::spawn_blocking(move || {
@@ -96,7 +108,7 @@ impl Scan {
     }
 
     /// Sends what the cluster does not have, and makes it the scan that is shown.
-    async fn send(&self, repo: &str, place: &str, dealt: &Dealt) -> Result<Sent, Failure> {
+    async fn send(&self, repo: &str, place: &Place, dealt: &Dealt) -> Result<Sent, Failure> {
         let gateway = Gateway::open(&self.door)?;
         let post = async |path: &[&str], body: &Value| gateway.ask(gateway.at(Method::POST, path)?.json(body)).await;
         let hashes = dealt.hashes();
@@ -104,7 +116,7 @@ impl Scan {
         let (mut parts, mut is_registered) = (0, false);
         let mut last = Failure::failed("the scan could not be finished");
         for _ in 0..FINISHES_MAX {
-            let missing = match post(&["v1", "repos", repo, "scan", "missing"], &json!({ "parts": all })).await {
+            let missing = match post(&["v1", "repos", repo, "scan", "missing"], &json!({ "parts": all, "place": place })).await {
                 Err(failure) if is_not_found(&failure) && !is_registered => {
                     register(&gateway, repo, place).await?;
                     is_registered = true;
@@ -118,7 +130,7 @@ impl Scan {
             for group in dealt.groups(&hashes, &missing) {
                 post(&["v1", "repos", repo, "scan", "parts"], &json!({ "parts": group })).await?;
             }
-            let finish = json!({ "file_parts": hashes.0, "route_parts": hashes.1, "totals": dealt.totals });
+            let finish = json!({ "file_parts": hashes.0, "route_parts": hashes.1, "totals": dealt.totals, "place": place });
             match post(&["v1", "repos", repo, "scan"], &finish).await {
                 Ok(finished) => return Ok(Sent { scan_id: finished["scan_id"].as_str().unwrap_or_default().into(), parts }),
                 // Another scan of it was finished meanwhile, and took parts with it.
@@ -130,8 +142,37 @@ impl Scan {
     }
 }
 
-async fn register(gateway: &Gateway, repo: &str, place: &str) -> Result<(), Failure> {
-    gateway.write("register_repo", &json!({ "tenant_id": "local", "repo_id": repo, "root_path": place })).await.map(|_| ())
+async fn register(gateway: &Gateway, repo: &str, Place { root_path, clone_url, is_named }: &Place) -> Result<(), Failure> {
+    let mut arguments = json!({ "tenant_id": "local", "root_path": root_path });
+    // A name that is made of the folder's is left to be made there, so that of two places of one name only one takes it.
+    if *is_named {
+        arguments["repo_id"] = repo.into();
+    }
+    if let Some(clone_url) = clone_url {
+        arguments["clone_url"] = clone_url.as_str().into();
+    }
+    gateway.write("register_repo", &arguments).await.map(|_| ())
+}
+
+/// Where git clones the folder from; nothing for one within a checkout, which is not the whole of it.
+fn remote_of(root: &Path) -> Option<String> {
+    let git = |words: &[&str]| {
+        let done = Command::new("git").arg("-C").arg(root).args(words).stdin(Stdio::null()).output().ok()?;
+        let told = done.status.success().then_some(done.stdout)?;
+        Some(String::from_utf8(told).ok()?.trim().to_string())
+    };
+    // How deep in its checkout it lies.
+    git(&["rev-parse", "--show-prefix"]).filter(|prefix| prefix.is_empty())?;
+    let url = git(&["remote", "get-url", "origin"])?;
+    // A user of https may be a token, and the whole team reads the address.
+    let shown = match url.split_once("://") {
+        Some((scheme @ ("https" | "http"), rest)) => {
+            let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+            format!("{scheme}://{}/{path}", authority.rsplit_once('@').map_or(authority, |(_, host)| host))
+        }
+        _ => url,
+    };
+    quorate_domain::repo::is_clone_url(&shown).then_some(shown)
 }
 
 fn is_not_found(failure: &Failure) -> bool {

@@ -5,7 +5,7 @@
 //! * An announcement belongs to the authenticated caller. Another passport that uses the same session id has its own.
 //! * It is there while its deadline lies after the lease clock; the sweep only frees its space.
 //! * A session is live while it has an announcement and its passport shows signs of life: it was seen within the presence
-//!   window, or holds a live card.
+//!   window, or holds a live card. From the entry on that revokes its passport it is not.
 //!
 //! * An announcement that says what stands already, and need not be made to last longer yet, is answered by a read.
 //!
@@ -24,7 +24,7 @@ use crate::cursor::Cursors;
 use crate::deadline::{self, Lapsed};
 use crate::event;
 use crate::flag;
-use crate::identity::{check_name, check_self, check_text};
+use crate::identity::{check_name, check_self, check_text, is_revoked};
 use crate::key::Key;
 use crate::limit::{
     COORD_INTENTS_MAX, COORD_LEASES_SHOWN, COORD_PATHS_MAX, COORD_TTL_S_DEFAULT, COORD_TTL_S_MAX, INTENT_JSON_BYTES_MAX,
@@ -189,7 +189,7 @@ impl<'a, R: Read> Floor<'a, R> {
 
     /// The session of an announcement, if it is live.
     fn session(&self, intent: Intent) -> Result<Option<Session>, StorageError> {
-        if !intent.is_live(self.at.lease_now) {
+        if !intent.is_live(self.at.lease_now) || is_revoked(self.view, &intent.tenant, &intent.passport)? {
             return Ok(None);
         }
         let cards = self.cards(&intent.passport)?;

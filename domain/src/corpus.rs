@@ -23,14 +23,15 @@ use crate::event;
 use crate::identity::{check_name, check_name_start, check_text};
 use crate::key::Key;
 use crate::limit::{
-    CORPUS_ITEMS_PER_CALL_MAX, CORPUS_LABELS_MAX, CORPUS_SOURCES_MAX, CORPUS_VALUE_BYTES_MAX, CORPUS_WORD_BYTES_MAX, CORPUS_WORDS_MAX,
-    REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX,
+    CORPUS_BEHIND_SHOWN, CORPUS_ITEMS_PER_CALL_MAX, CORPUS_LABELS_MAX, CORPUS_SOURCES_MAX, CORPUS_VALUE_BYTES_MAX, CORPUS_WORD_BYTES_MAX,
+    CORPUS_WORDS_MAX, REPLY_BYTES_DEFAULT, REPLY_WRAPPER_BYTES, SCAN_ROWS_MAX,
 };
 use crate::query;
 use crate::record::{Kind, ReadRecords, Record, WriteRecords, kind_prefix};
 use crate::refusal::{Applied, Refusal, shown};
 use crate::stamp::{ReadStamp, Stamp, UnixMs};
 use crate::tx::{Direction, Read, StorageError, Table, Tx};
+use crate::{codec, work};
 
 /// The scope of a connector. Gateways give it to themselves, and `*` does not include it.
 pub const CONNECTOR: &str = "connector";
@@ -363,6 +364,39 @@ impl GetSources {
     }
 }
 
+/// The repositories that are or were read for the caller's tenant, by name: how far, and what is in the way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ListSources {
+    pub limit: u64,
+    pub cursor: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SourcesListed {
+    pub sources: Vec<Source>,
+    pub next_cursor: Option<String>,
+}
+
+impl ListSources {
+    pub fn run(self, view: &impl Read, at: &ReadStamp) -> Applied<SourcesListed> {
+        let cursors = Cursors::of("sources", &at.caller, &());
+        let (limit, from) = match cursors.page(self.limit, self.cursor.as_deref()) {
+            Ok(checked) => checked,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let read = |bytes: &[u8]| {
+            let source: Source = codec::decode(bytes).map_err(|error| StorageError::new("source", error))?;
+            // Its place is the connector's own business, and no part of what is told.
+            let bytes = 200 + source.repo.len() + source.problem.as_ref().map_or(0, |problem| 2 * problem.len());
+            Ok(Some((source, bytes)))
+        };
+        let all = kind_prefix(&at.caller.tenant, Kind::CorpusSource);
+        let budget = REPLY_BYTES_DEFAULT - 2 * REPLY_WRAPPER_BYTES;
+        let found = work::page(view, Table::Records, &all, from.as_deref(), limit, budget, read)?;
+        Ok(Ok(SourcesListed { sources: found.items, next_cursor: found.next.map(|next| cursors.seal(&next)) }))
+    }
+}
+
 // ------------------------------------------------------------------ what is asked of it
 
 /// Items of one kind, newest first.
@@ -395,6 +429,24 @@ pub struct CorpusItems {
     pub next_cursor: Option<String>,
     /// Whether anything is read for this tenant at all.
     pub has_sources: bool,
+    /// The one repository that was asked for is not read.
+    pub is_unread: bool,
+    /// On a first page, sources of it that can't be read now or were never read to their end: some, so much may be missing.
+    pub behind: Vec<Source>,
+}
+
+/// What is to be known of the sources of a list: see [`CorpusItems`].
+fn empty(view: &impl Read, tenant: &str, repo: Option<&str>, is_first: bool) -> Result<CorpusItems, StorageError> {
+    let sources: Vec<Source> = match repo {
+        Some(repo) => view.get(tenant, &Key::new().text(repo))?.into_iter().collect(),
+        None if is_first => view.page(tenant, &Key::new(), None, CORPUS_SOURCES_MAX)?.items,
+        None => Vec::new(),
+    };
+    let is_unread = repo.is_some() && sources.is_empty();
+    let has_sources = !sources.is_empty() || !view.page::<Source>(tenant, &Key::new(), None, 1)?.items.is_empty();
+    let is_behind = |source: &Source| is_first && (source.problem.is_some() || source.read_at.is_none());
+    let behind = sources.into_iter().filter(is_behind).take(CORPUS_BEHIND_SHOWN).collect();
+    Ok(CorpusItems { items: Vec::new(), next_cursor: None, has_sources, is_unread, behind })
 }
 
 impl ListCorpus {
@@ -411,7 +463,7 @@ impl ListCorpus {
             None => order.after_prefix(),
         };
         let is_asked = |item: &Item| self.label.as_ref().is_none_or(|label| item.labels.contains(label));
-        items(view, at, &cursors, &mut order, end, (self.limit, self.cursor.as_deref()), is_asked)
+        items(view, at, &cursors, &mut order, end, (repo, self.limit, self.cursor.as_deref()), is_asked)
     }
 }
 
@@ -430,7 +482,7 @@ impl SearchCorpus {
         let mut order = of_word(&at.caller.tenant, rarest);
         let end = order.after_prefix();
         let is_asked = |item: &Item| repo.is_none_or(|repo| item.repo == repo) && words.is_subset(&item.words);
-        items(view, at, &cursors, &mut order, end, (self.limit, self.cursor.as_deref()), is_asked)
+        items(view, at, &cursors, &mut order, end, (repo, self.limit, self.cursor.as_deref()), is_asked)
     }
 }
 
@@ -444,7 +496,7 @@ fn items(
     cursors: &Cursors,
     order: &mut Key,
     end: Vec<u8>,
-    (limit, cursor): (u64, Option<&str>),
+    (repo, limit, cursor): (Option<&str>, u64, Option<&str>),
     is_asked: impl Fn(&Item) -> bool,
 ) -> Applied<CorpusItems> {
     let tenant = &at.caller.tenant;
@@ -452,8 +504,7 @@ fn items(
         Ok(checked) => checked,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    let has_sources = !view.page::<Source>(tenant, &Key::new(), None, 1)?.items.is_empty();
-    let mut found = CorpusItems { items: Vec::new(), next_cursor: None, has_sources };
+    let mut found = empty(view, tenant, repo, cursor.is_none())?;
     let mut from = order.clone().raw(&from.unwrap_or_default()).into_bytes();
     let (mut looked_at, mut left) = (0, REPLY_BYTES_DEFAULT - 2 * REPLY_WRAPPER_BYTES);
     loop {

@@ -269,6 +269,12 @@ impl Definition {
         }
     }
 
+    /// What an environment's word is taken for where [`Definition::parse`] refuses it: of a share, the nearest one.
+    pub fn nearest(&self, word: &str) -> Option<String> {
+        let (share, _) = read_share(word.trim()).filter(|_| *self == OUTPUT_HOLDOUT)?;
+        Some(show_share(share))
+    }
+
     /// The normal form of a word, or the accepted words.
     pub fn parse(&self, word: &str) -> Result<String, String> {
         let lower = word.trim().to_lowercase();
@@ -300,20 +306,25 @@ impl Definition {
 /// A whole share, in millionths.
 const WHOLE: u64 = 1_000_000;
 
-/// A decimal number in millionths, more digits dropped; one below 0 or above 1 is taken for that.
+/// A decimal number from 0 to 1 in millionths, more digits dropped.
 pub fn parse_share(word: &str) -> Option<u64> {
+    read_share(word).and_then(|(share, is_within)| is_within.then_some(share))
+}
+
+/// The share nearest to a decimal number, and whether the number is a share itself.
+fn read_share(word: &str) -> Option<(u64, bool)> {
     let (negative, digits) = word.strip_prefix('-').map_or((false, word), |rest| (true, rest));
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
     if whole.len() + fraction.len() == 0 || !is_number(whole) || !is_number(fraction) {
         return None;
     }
-    let is_above = whole.bytes().any(|digit| digit != b'0');
+    let is_zero = |part: &str| part.bytes().all(|digit| digit == b'0');
     let digit = |place: usize| fraction.as_bytes().get(place).map_or(0, |digit| u64::from(digit - b'0'));
-    Some(match (negative, is_above) {
-        (true, _) => 0,
-        (_, true) => WHOLE,
-        _ => (0..6).fold(0, |share, place| share * 10 + digit(place)),
+    Some(match (negative, is_zero(whole)) {
+        (true, whole_is_zero) => (0, whole_is_zero && is_zero(fraction)),
+        (false, true) => ((0..6).fold(0, |share, place| share * 10 + digit(place)), true),
+        (false, false) => (WHOLE, whole.trim_start_matches('0') == "1" && is_zero(fraction)),
     })
 }
 
@@ -424,23 +435,22 @@ mod tests {
 
     #[test]
     fn a_share_is_a_decimal_number_kept_between_none_and_all() {
-        for (word, normal) in [
-            ("0", "0"),
-            ("1", "1"),
-            ("0.05", "0.05"),
-            (".5", "0.5"),
-            ("5.", "1"),
-            ("1.0", "1"),
-            ("7", "1"),
-            ("-3", "0"),
-            ("0.0000001", "0"),
-            ("00.250", "0.25"),
-        ] {
+        let shares =
+            [("0", "0"), ("1", "1"), ("0.05", "0.05"), (".5", "0.5"), ("1.0", "1"), ("-0", "0"), ("0.0000001", "0"), ("00.250", "0.25")];
+        for (word, normal) in shares {
             assert_eq!(OUTPUT_HOLDOUT.parse(word).as_deref(), Ok(normal), "{word}");
         }
         for word in ["", ".", "-", "on", "5%", "0,05", "1e-2", "NaN", "--1", "0.5.5"] {
-            assert!(OUTPUT_HOLDOUT.parse(word).is_err(), "{word}");
+            assert!(OUTPUT_HOLDOUT.parse(word).is_err() && OUTPUT_HOLDOUT.nearest(word).is_none(), "{word}");
         }
+        // What an environment says is brought into the range, and what an operator sets is refused with it.
+        for (word, nearest) in [("2", "1"), ("5.", "1"), ("01.5", "1"), ("1.0000001", "1"), ("-1", "0"), ("-0.1", "0"), ("-.0000001", "0")]
+        {
+            let told = format!("CRUX_OUTPUT_HOLDOUT takes a share from 0 to 1, such as 0.05, not `{word}`");
+            assert_eq!(OUTPUT_HOLDOUT.parse(word), Err(told));
+            assert_eq!(OUTPUT_HOLDOUT.nearest(word).as_deref(), Some(nearest), "{word}");
+        }
+        assert_eq!(COORD_PRESENCE.nearest("5"), None, "other numbers are refused everywhere");
     }
 
     #[test]

@@ -202,6 +202,8 @@ pub const STORY_FILE_BYTES_MAX: usize = 16 * 1024;
 
 /// Repositories that a connector reads, and items that it tells in one call.
 pub const CORPUS_SOURCES_MAX: usize = 200;
+/// Sources that a list names which may be missing in it.
+pub const CORPUS_BEHIND_SHOWN: usize = 5;
 pub const CORPUS_ITEMS_PER_CALL_MAX: usize = 100;
 /// What one item holds: its value, labels or parents, and words that it is found by.
 pub const CORPUS_VALUE_BYTES_MAX: usize = 12 * 1024;

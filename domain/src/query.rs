@@ -148,6 +148,7 @@ queries! {
     GetSignInKey(identity::GetSignInKey) -> Option<identity::SignInKey>,
     ListQuotas(quota::ListQuotas) -> quota::QuotasListed,
     GetTenantImport(tenant::GetTenantImport) -> tenant::TenantAsFound,
+    ListSources(corpus::ListSources) -> corpus::SourcesListed,
 }
 
 /// How many rows a list may answer: what was asked for, within the limit.

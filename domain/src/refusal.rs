@@ -110,6 +110,10 @@ pub enum Refusal {
     /// It comes in from another cluster, and is not whole yet.
     #[error("the tenant `{tenant}` is being imported", tenant = shown(tenant))]
     TenantArriving { tenant: String },
+    /// A compare-and-set of an item of work found another state: who else has it is told with it, since most often it was claimed.
+    #[error("work `{id}` has changed: expected {expected}, found {found}, assigned to `{assignee_passport}`",
+        id = shown(id), assignee_passport = shown(assignee_passport))]
+    WorkMoved { id: String, expected: String, found: String, assignee_passport: String },
 }
 
 /// A text that a caller chose, as it may stand in a message: not too long, and without control characters.
@@ -177,7 +181,7 @@ impl Refusal {
             Refusal::Revoked { .. } => "REVOKED",
             Refusal::AlreadyDecided { .. } => "ALREADY_DECIDED",
             Refusal::Expired { .. } => "EXPIRED",
-            Refusal::Changed { .. } => "-32004",
+            Refusal::Changed { .. } | Refusal::WorkMoved { .. } => "-32004",
             Refusal::RequestConflict { .. } => "IDEMPOTENCY_CONFLICT",
             Refusal::RequestTooOld { .. } => "REQUEST_TOO_OLD",
             Refusal::Full { .. } => "FULL",
@@ -212,6 +216,7 @@ impl Refusal {
             | Refusal::AlreadyDecided { .. }
             | Refusal::Expired { .. }
             | Refusal::Changed { .. }
+            | Refusal::WorkMoved { .. }
             | Refusal::RequestConflict { .. }
             | Refusal::RequestTooOld { .. }
             | Refusal::Protected { .. }
@@ -254,6 +259,11 @@ impl Refusal {
             Refusal::AlreadyDecided { .. } => "The first decision stands; make a new request if it must be decided anew.".into(),
             Refusal::Expired { .. } => "Make a new request with `approval_request`.".into(),
             Refusal::Changed { .. } => "Read it again, merge, and repeat the call with the value you read.".into(),
+            Refusal::WorkMoved { assignee_passport, .. } => format!(
+                "Take another item (`list_work` with `ready` shows what can begin), or ask `{}`; to move this one all the same, call again \
+                 with the state that was found as `expected_state`.",
+                shown(assignee_passport)
+            ),
             Refusal::RequestConflict { .. } => "Use a new `idempotency_key` for a new intent.".into(),
             Refusal::RequestTooOld { .. } => "Look whether the effect is there, then call again with a new `idempotency_key`.".into(),
             Refusal::Full { retry_after_ms, .. } => format!("Call again in {retry_after_ms} ms."),

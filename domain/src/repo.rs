@@ -4,6 +4,8 @@
 //! never does. Invariants:
 //! * A repository has one name in its tenant. Registering it again changes what is said of it and keeps its scan.
 //! * Readers see one finished scan as a whole: parts are stored under what they hold, and one entry makes a list of them the scan.
+//! * A scan of another place does not take a repository's name: only the same remote, the same folder, or a caller who chose the
+//!   name does. `root_path` is where the last scan was made that said where.
 //! * Parts that no scan names are bounded in number, and gone when the next one is finished.
 //!
 //! [`scan`] is how results come in, [`storyline`] how they are told.
@@ -32,7 +34,7 @@ use crate::{codec, work};
 pub struct Repo {
     pub tenant: String,
     pub repo_id: String,
-    /// Where it lies on some machine.
+    /// Where it lies on some machine: as registered, or as scanned since.
     pub root_path: Option<String>,
     pub clone_url: Option<String>,
     pub languages: Vec<String>,
@@ -52,6 +54,18 @@ impl Record for Repo {
     }
     fn id(&self) -> Key {
         Key::new().text(&self.repo_id)
+    }
+}
+
+impl Repo {
+    /// Whether a folder or a remote is this repository: clones of one remote are, wherever they lie.
+    fn is_at(&self, root_path: Option<&str>, clone_url: Option<&str>) -> bool {
+        match (clone_url, self.clone_url.as_deref()) {
+            (Some(other), Some(own)) => remote(other) == remote(own),
+            _ => root_path
+                .zip(self.root_path.as_deref())
+                .is_some_and(|(other, own)| other.trim_end_matches('/') == own.trim_end_matches('/')),
+        }
     }
 }
 
@@ -100,12 +114,7 @@ impl RegisterRepo {
         let languages = self.languages.len() as u64;
         check_named_tenant(&at.caller, &self.tenant_id)
             .or_else(|| self.repo_id.as_deref().and_then(check_id))
-            .or_else(|| self.root_path.as_deref().and_then(|path| check_name("root_path", path)))
-            .or_else(|| {
-                let is_absolute = |path: &str| path.starts_with('/') || path.as_bytes().get(1) == Some(&b':');
-                let path = self.root_path.as_deref().filter(|path| !is_absolute(path))?;
-                Some(Refusal::invalid("root_path", format!("is not absolute: `{}`", crate::refusal::shown(path))))
-            })
+            .or_else(|| self.root_path.as_deref().and_then(check_root))
             .or_else(|| self.clone_url.as_deref().and_then(check_clone_url))
             .or_else(|| {
                 let is_nowhere = self.root_path.is_none() && self.clone_url.is_none();
@@ -128,13 +137,8 @@ impl RegisterRepo {
             return Ok(Err(Refusal::invalid("repo_id", "is missing, and no name can be made of the path or URL")));
         };
         let known: Option<Repo> = tx.get(&at.caller.tenant, &Key::new().text(&repo_id))?;
-        // A name that nobody gave tells little: two places of one name are one repository only if they share path or URL.
-        let is_another = |known: &Repo| {
-            let differs = |new: &Option<String>, old: &Option<String>| new.is_some() && old.is_some() && new != old;
-            let shares = |new: &Option<String>, old: &Option<String>| new.is_some() && new == old;
-            let is_shared = shares(&self.root_path, &known.root_path) || shares(&self.clone_url, &known.clone_url);
-            !is_shared || differs(&self.root_path, &known.root_path) || differs(&self.clone_url, &known.clone_url)
-        };
+        // A name that nobody gave tells little: two places of one name are one repository only if they share remote or path.
+        let is_another = |known: &Repo| !known.is_at(self.root_path.as_deref(), self.clone_url.as_deref());
         if self.repo_id.is_none() && known.as_ref().is_some_and(is_another) {
             let problem = format!(
                 "`{repo_id}`, made of the path or URL, is the name of another repository: give one of your own, or this one if it is meant"
@@ -166,6 +170,63 @@ impl RegisterRepo {
         event::emit(tx, at, "repo.registered", &repo.repo_id, json!({ "actor": at.caller.passport }))?;
         Ok(Ok(repo))
     }
+}
+
+/// Where a scan was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScanPlace {
+    pub root_path: String,
+    /// Git's remote of the folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clone_url: Option<String>,
+    /// Somebody chose the repository's name, so it was not made of the folder's: then this is the repository that is meant.
+    #[serde(default)]
+    pub is_named: bool,
+}
+
+impl ScanPlace {
+    /// Why a scan of this place is none of the repository.
+    pub(crate) fn refuse(&self, known: &Repo) -> Option<Refusal> {
+        if let Some(refusal) = check_root(&self.root_path).or_else(|| self.clone_url.as_deref().and_then(check_clone_url)) {
+            return Some(refusal);
+        }
+        let is_same = known.is_at(Some(&self.root_path), self.clone_url.as_deref());
+        if self.is_named || is_same {
+            return None;
+        }
+        let told = |root: Option<&str>, url: Option<&str>| {
+            let places: Vec<String> = root.into_iter().chain(url).map(|place| format!("`{}`", crate::refusal::shown(place))).collect();
+            places.join(" of ")
+        };
+        let problem = format!(
+            "`{}` is the repository at {}, and this is a scan of {}: choose another name with `quorate scan --repo NAME`, or this one if \
+             it is meant",
+            known.repo_id,
+            told(known.root_path.as_deref(), known.clone_url.as_deref()),
+            told(Some(&self.root_path), self.clone_url.as_deref()),
+        );
+        Some(Refusal::invalid("repo_id", problem))
+    }
+}
+
+/// What two addresses of one remote share: host and path, whatever the scheme and the user.
+fn remote(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let (host, path) = rest.split_once(['/', ':']).unwrap_or((rest, ""));
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host).to_lowercase();
+    let path = path.trim_matches('/');
+    format!("{host}/{}", path.strip_suffix(".git").unwrap_or(path))
+}
+
+fn check_root(path: &str) -> Option<Refusal> {
+    let is_absolute = path.starts_with('/') || path.as_bytes().get(1) == Some(&b':');
+    let wrong = || Refusal::invalid("root_path", format!("is not absolute: `{}`", crate::refusal::shown(path)));
+    check_name("root_path", path).or_else(|| (!is_absolute).then(wrong))
+}
+
+/// Whether a remote of git is an address that others clone from, and holds no password.
+pub fn is_clone_url(url: &str) -> bool {
+    check_clone_url(url).is_none()
 }
 
 /// A repository's name stands in addresses and beside paths.

@@ -543,11 +543,11 @@ fn blocker(to: State, reason: Option<String>, kind: Option<BlockerKind>) -> Resu
 }
 
 fn has_moved(work: &Work, expected: State) -> Option<Refusal> {
-    (work.state != expected).then(|| Refusal::Changed {
-        what: "work".into(),
+    (work.state != expected).then(|| Refusal::WorkMoved {
         id: work.id.clone(),
         expected: expected.word().into(),
         found: work.state.word().into(),
+        assignee_passport: work.assignee.clone(),
     })
 }
 

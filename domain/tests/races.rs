@@ -96,6 +96,8 @@ fn of_sixty_that_claim_an_item_at_once_one_has_it_in_every_run() {
         // Each call is sent twice, as after a lost answer.
         let calls = race.shuffled([names(), names()].concat());
         let mut answers = std::collections::BTreeMap::new();
+        // Each loser is told whose it is.
+        let mut told = std::collections::BTreeSet::new();
         for who in calls {
             let claim = MoveWork {
                 work_id: work.id.clone(),
@@ -104,17 +106,22 @@ fn of_sixty_that_claim_an_item_at_once_one_has_it_in_every_run() {
                 blocker_reason: None,
                 blocker_kind: None,
                 expected_state: Some(State::Planned),
-                assignee_passport: None,
+                assignee_passport: Some(who.clone()),
                 depends_on: None,
             };
             let won = match race.call(&who, "claim", claim) {
                 Ok(Moved::Applied(_)) => true,
-                Err(Refusal::Changed { .. }) => false,
+                Err(Refusal::WorkMoved { found, assignee_passport, .. }) => {
+                    assert_eq!(found, "in_progress", "run {run}");
+                    told.insert(assignee_passport);
+                    false
+                }
                 other => panic!("run {run}: {other:?}"),
             };
             assert_eq!(*answers.entry(who).or_insert(won), won, "run {run}: asked again, the answer is another one");
         }
         assert_eq!(answers.values().filter(|won| **won).count(), 1, "run {run}");
+        assert!(told.iter().eq(answers.iter().filter(|(_, won)| **won).map(|(who, _)| who)), "run {run}: {told:?}");
         let feed = race.ask(StatusFeed { work_id: Some(work.id), limit: 100, cursor: None });
         let claimed: Vec<&String> = feed.events.iter().filter(|event| event.verb == Verb::Claimed).map(|event| &event.by).collect();
         assert!(!feed.enabled || claimed.len() == 1 && answers[claimed[0]], "run {run}: {claimed:?}");

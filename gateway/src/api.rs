@@ -17,6 +17,7 @@ use crate::rest::{NoParameters, Page};
 use crate::routes::{Access, Routes};
 use crate::server::App;
 use crate::tools::approvals::{self as approval_tools, ApprovalDecide};
+use crate::tools::github as github_tools;
 use crate::tools::group;
 use crate::tools::measures;
 use crate::tools::observations::{self, Batch};
@@ -454,6 +455,18 @@ fn documents_and_scans(routes: Routes<Arc<App>>) -> Routes<Arc<App>> {
             ],
         )
         .api(
+            "/v1/corpus/sources",
+            Access::AnyScope(&github_tools::SEEING_SOURCES),
+            [Served::get("list_corpus_sources", "Which repositories are read for the github_ tools, and how far", corpus_sources)
+                .under(group::GITHUB)
+                .about(
+                    "By name: `{repo, read_at_unix_ms?, problem?}`. `read_at_unix_ms` is when it was last read to its end and something \
+                     had changed; it is absent before the first time. `problem` is why it can't be read now.",
+                )
+                .query::<github_tools::SourcesWanted>()
+                .answers_with(200, "Sources", JSON, object())],
+        )
+        .api(
             "/v1/repos/{id}/scan",
             SCANNING,
             [scan(Served::post("finish_scan", "Make stored parts the scan that is shown", finish_scan)).body::<scans::Finish>()],
@@ -680,6 +693,10 @@ async fn set_work_gate(State(app): State<Arc<App>>, Path(passport): Path<String>
 
 async fn list_cards(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     cards::list(&app, request).await
+}
+
+async fn corpus_sources(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+    github_tools::sources(&app, request).await
 }
 
 async fn card_waiters(State(app): State<Arc<App>>, request: Request) -> Response<Body> {

@@ -231,7 +231,7 @@ fn rules(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
         "description": "The first rule that fits decides; what it leaves out fits all. `action_prefix` is what the action's summary \
-            begins with: whole words, in large or small letters; `approve` lets it pass without a person, for low and medium risk only; `approvals` is how many different people \
+            begins with: words of letters and digits, whatever separates them, in large or small letters; `approve` lets it pass without a person, for low and medium risk only; `approvals` is how many different people \
             have to say yes.",
         "items": { "type": "object", "properties": properties, "additionalProperties": false },
     })

@@ -280,7 +280,7 @@ impl CallError {
                 Refusal::AlreadyPending { .. } | Refusal::Unready { .. } => 409,
                 Refusal::Denied { .. } | Refusal::Revoked { .. } | Refusal::Protected { .. } | Refusal::Foreign { .. } => 403,
                 Refusal::Expired { .. } | Refusal::Spent { .. } => 410,
-                Refusal::Changed { .. } => 412,
+                Refusal::Changed { .. } | Refusal::WorkMoved { .. } => 412,
                 Refusal::RequestConflict { .. } => 422,
                 Refusal::Full { .. } => 429,
                 Refusal::TenantThere { .. } => 409,

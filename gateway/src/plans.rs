@@ -175,10 +175,13 @@ fn look(folder: &Path, before: &BTreeMap<String, Seen>) -> Folder {
     found
 }
 
-/// `None` for what is no file, such as a link, which could lead anywhere.
+/// `None` for what is no file. A link could lead anywhere, so it is left out too, and told.
 fn read(path: &Path, slug: &str, before: Option<&Seen>) -> Result<Option<Seen>, String> {
     let told = |error: std::io::Error| format!("can't be read ({})", error.kind());
     let about = std::fs::symlink_metadata(path).map_err(told)?;
+    if about.is_symlink() {
+        return Err("is a link, and links are not followed".into());
+    }
     if !about.is_file() {
         return Ok(None);
     }
@@ -211,7 +214,7 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", folder.path().join("link.md")).unwrap();
         let found = look(folder.path(), &BTreeMap::new());
         assert_eq!(found.plans.keys().collect::<Vec<_>>(), ["odd", "search"]);
-        assert_eq!(found.problems, ["`large.md` is larger than 1048576 bytes"]);
+        assert_eq!(found.problems, ["`large.md` is larger than 1048576 bytes", "`link.md` is a link, and links are not followed"]);
 
         // What has not changed is not read again, and what has is.
         put("search.md", b"# Search again\n");

@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use quorate_domain::limit::{SCAN_FILE_PARTS_MAX, SCAN_PART_BYTES_MAX, SCAN_PART_ROWS_MAX, SCAN_PARTS_PER_CALL_MAX};
+use quorate_domain::repo::ScanPlace;
 use quorate_domain::repo::scan::{
     EdgeRow, FileRow, FinishScan, MissingParts, PartContent, PutScanParts, RouteRow, Totals, file_id, part_of,
 };
@@ -229,12 +230,12 @@ async fn store(ctx: &CallContext, cluster: &Cluster, repo_id: &str, dealt: &Deal
     let mut last = None;
     for _ in 0..FINISHES_MAX {
         let all = [hashes.0.clone(), hashes.1.clone()].concat();
-        let (found, _) = cluster.read(ctx, MissingParts { repo_id: repo_id.into(), parts: all }).await?;
+        let (found, _) = cluster.read(ctx, MissingParts { repo_id: repo_id.into(), parts: all, place: None }).await?;
         for parts in dealt.groups(&hashes, &found.missing) {
             cluster.propose_step(ctx, PutScanParts { repo_id: repo_id.into(), parts }).await?;
         }
         let (file_parts, route_parts) = hashes.clone();
-        let finish = FinishScan { repo_id: repo_id.into(), file_parts, route_parts, totals: dealt.totals };
+        let finish = FinishScan { repo_id: repo_id.into(), file_parts, route_parts, totals: dealt.totals, place: None };
         match cluster.propose_step(ctx, finish).await {
             Ok((finished, _)) => return Ok(finished.scan_id),
             // Another scan was finished meanwhile and took parts with it.
@@ -251,6 +252,8 @@ async fn store(ctx: &CallContext, cluster: &Cluster, repo_id: &str, dealt: &Deal
 #[serde(deny_unknown_fields)]
 pub struct Hashes {
     parts: Vec<String>,
+    #[serde(default)]
+    place: Option<Place>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -267,6 +270,27 @@ pub struct Finish {
     route_parts: Vec<String>,
     #[schemars(schema_with = "totals")]
     totals: Totals,
+    #[serde(default)]
+    place: Option<Place>,
+}
+
+/// Where the scan was made; a place that is not the repository's is refused, unless `is_named`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// Absolute path of the checkout.
+    root_path: String,
+    /// Its remote of git, without a password: clones of one remote are one repository.
+    clone_url: Option<String>,
+    /// The repository's name was chosen, and not made of the folder's.
+    #[serde(default)]
+    is_named: bool,
+}
+
+impl From<Place> for ScanPlace {
+    fn from(Place { root_path, clone_url, is_named }: Place) -> Self {
+        Self { root_path, clone_url, is_named }
+    }
 }
 
 fn contents(_: &mut SchemaGenerator) -> Schema {
@@ -317,8 +341,9 @@ async fn proposed<C: CommandKind>(app: &App, ctx: &CallContext, command: C, fact
 pub async fn missing(app: &Arc<App>, repo_id: String, request: Request<Body>) -> Response<Body> {
     match taken::<Hashes>(app, request).await {
         Err(refused) => refused,
-        Ok((ctx, Hashes { parts })) => {
-            answer(app.cluster.read(&ctx, MissingParts { repo_id, parts }).await.map(|(found, _)| json!({ "missing": found.missing })))
+        Ok((ctx, Hashes { parts, place })) => {
+            let query = MissingParts { repo_id, parts, place: place.map(Into::into) };
+            answer(app.cluster.read(&ctx, query).await.map(|(found, _)| json!({ "missing": found.missing })))
         }
     }
 }
@@ -335,8 +360,8 @@ pub async fn put(app: &Arc<App>, repo_id: String, request: Request<Body>) -> Res
 pub async fn finish(app: &Arc<App>, repo_id: String, request: Request<Body>) -> Response<Body> {
     match taken::<Finish>(app, request).await {
         Err(refused) => refused,
-        Ok((ctx, Finish { file_parts, route_parts, totals })) => {
-            let command = FinishScan { repo_id, file_parts, route_parts, totals };
+        Ok((ctx, Finish { file_parts, route_parts, totals, place })) => {
+            let command = FinishScan { repo_id, file_parts, route_parts, totals, place: place.map(Into::into) };
             proposed(app, &ctx, command, |finished| json!({ "scan_id": finished.scan_id })).await
         }
     }

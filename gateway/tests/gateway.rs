@@ -1920,8 +1920,8 @@ async fn the_control_arm_goes_without_its_budget_says_so_and_is_measured() {
     for n in 0..4 {
         world.ok(&a(), "store_fact", json!({ "entity": format!("e{n}"), "key": "k", "value": "x".repeat(400) })).await;
     }
-    // Above one is all of them, and gateways hear of it within seconds.
-    world.fake.run(SetFlag { name: "CRUX_OUTPUT_HOLDOUT".into(), value: "2.5".into() }.into()).unwrap();
+    // One is all of them, and gateways hear of it within seconds.
+    world.fake.run(SetFlag { name: "CRUX_OUTPUT_HOLDOUT".into(), value: "1".into() }.into()).unwrap();
     // Room for one of them.
     let ask = json!({ "token_budget": 300 });
     until(async || world.ok(&a(), "query_facts", ask.clone()).await.get("unshaped") == Some(&json!(true))).await;

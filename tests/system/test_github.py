@@ -206,6 +206,14 @@ class Corpus(unittest.TestCase):
         subprocess.run(["git", "-C", str(work), "push", "-q", str(self.git), "main"], check=True)
         until(lambda: len(self.all("github_recent_commits", repo="acme/tools")) == 2, 30, "local commits are read")
 
+        # A repository that nobody reads is no empty one, and operators see what is read.
+        told = self.client().ok("github_recent_commits", repo="acme/typo")
+        self.assertEqual((told["count"], "`acme/typo` is not among" in told["note"]), (0, True))
+        self.assertNotIn("note", self.client().ok("github_recent_commits", repo="acme/tools"))
+        sources = self.client().send("GET", "/v1/corpus/sources").json["sources"]
+        self.assertEqual({source["repo"]: source.get("problem") for source in sources}, {REPO: None, "acme/tools": None})
+        self.assertTrue(all(source["read_at_unix_ms"] > 0 for source in sources), sources)
+
         # One gateway reads at a time, and the token is in no log.
         held = [card for card in self.client().ok("list_punchcards", status="held")["punchcards"] if "github" in card["resource"]]
         self.assertEqual(len(held), 1)

@@ -86,6 +86,9 @@ class Races(unittest.TestCase):
             self.assertEqual(len(winners), 1, f"run {run}: {winners}")
             refused = {answer.status for answer in answers if not answer.ok}
             self.assertEqual(refused, {412}, f"run {run}: the others are told that it has changed")
+            told = [answer.error["data"] for answer in answers if not answer.ok]
+            owners = {(data["found"], data["assignee_passport"]) for data in told}
+            self.assertEqual(owners, {("in_progress", winners[0])}, f"run {run}: the others are told whose it is")
             item = self.starter.call("list_work", work_id=made["id"]).data["work"][0]
             self.assertEqual((item["assignee_passport"], item["state"]), (winners[0], "in_progress"), f"run {run}")
             claims = [event for event in self.starter.call("status_feed", work_id=made["id"]).data["events"] if event["verb"] == "CLAIMED"]

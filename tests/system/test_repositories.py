@@ -86,6 +86,35 @@ class Repositories(unittest.TestCase):
         bare = mate.ok("get_workspace_storyline", format="json", repo_id="projects-api")
         self.assertNotIn("SECRET", json.dumps(bare))
 
+    def test_another_folder_of_the_same_name_takes_no_repository_over_and_a_clone_of_the_same_remote_shares_it(self):
+        home = pathlib.Path(self.home.name)
+        one, two = home / "one/twin", home / "two/twin"
+        for root in (one, two):
+            root.mkdir(parents=True)
+            (root / "main.py").write_text("def f():\n    return 1\n")
+
+        def scan(root, *words):
+            command = [str(executable()), "scan", str(root), "--as", "agent-a", "--data", str(self.deployment.data), "--json", *words]
+            done = subprocess.run(command, env={**os.environ, "XDG_CACHE_HOME": self.home.name}, capture_output=True, text=True, timeout=120)
+            return done.returncode, json.loads(done.stdout)
+
+        def root():
+            repos = self.client().ok("list_repos", tenant_id="default")["repos"]
+            return next((repo["root_path"], repo["last_scan_id"]) for repo in repos if repo["repo_id"] == "twin")
+
+        code, first = scan(one)
+        self.assertEqual((code, root()), (0, (str(one), first["scan_id"])))
+        code, refused = scan(two)
+        self.assertEqual((code, refused["code"]), (1, -32602))
+        self.assertTrue(all(word in refused["error"] for word in (str(one), str(two), "--repo NAME")), refused)
+        self.assertEqual(root(), (str(one), first["scan_id"]))
+        for place in (one, two):
+            subprocess.run(["git", "init", "--quiet", str(place)], check=True)
+            subprocess.run(["git", "-C", str(place), "remote", "add", "origin", "https://user:word@example.org/acme/twin.git"], check=True)
+        self.assertEqual(scan(one)[0], 0)
+        code, shared = scan(two)
+        self.assertEqual((code, root()), (0, (str(two), shared["scan_id"])))
+
     def test_a_folder_that_the_gateway_may_read_is_scanned_when_it_is_registered(self):
         client = self.client()
         tenant = "default"

@@ -56,6 +56,19 @@ class Shell(unittest.TestCase):
         self.assertEqual((said["ok"], said["code"], said["retryable"], said["wrote"]), (False, "HELD", True, "no"))
         self.assertEqual(said["data"]["holder"], "agent-a")
 
+    def test_a_reader_that_has_seen_enough_ends_a_verb_quietly(self):
+        access = ("--as", "agent-a", "--data", str(self.data))
+        for words in (("tool", "list", "--json", *access), ("tool", "call", "list_work", "--json", *access), ("completions", "bash"),
+                      ("fact", "list", *access), ("ingest", "--list", *access), ("--help",)):
+            reader, writer = os.pipe()
+            os.close(reader)
+            try:
+                done = subprocess.run([str(executable()), *words], env=CLEAN, stdin=subprocess.DEVNULL, stdout=writer,
+                                      stderr=subprocess.PIPE, text=True, timeout=120)
+            finally:
+                os.close(writer)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), words)
+
     def test_wrong_usage_is_json_too_when_json_is_asked_for(self):
         done = quorate("transfer", "--json")
         self.assertEqual(done.returncode, 2)

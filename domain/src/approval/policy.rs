@@ -43,7 +43,7 @@ pub struct PolicyRule {
     pub risk_tier: Option<RiskTier>,
     /// Who asks has at least this tier.
     pub requester_tier_min: Option<Tier>,
-    /// The action's summary begins with these words: `work:`, `deploy prod` (see [`begins_with_words`]).
+    /// The action's summary begins with these words: `work`, `deploy prod` (see [`begins_with_words`]).
     pub action_prefix: Option<String>,
     /// Let it pass without a person. For low and medium risk only.
     pub approve: bool,
@@ -69,6 +69,9 @@ impl PolicyRule {
         if let Some(refusal) = self.action_prefix.as_deref().and_then(|start| check_name(&format!("rules.{n}.action_prefix"), start)) {
             return Some(refusal);
         }
+        if self.action_prefix.as_deref().is_some_and(|start| words(start).next().is_none()) {
+            return bad("action_prefix", "has no letter or digit, so no action could begin with its words".into());
+        }
         if self.approve && !matches!(self.risk_tier, Some(RiskTier::Low | RiskTier::Medium)) {
             return bad("approve", "goes with the `risk_tier` low or medium only: high risk always waits for a person".into());
         }
@@ -93,14 +96,18 @@ impl PolicyRule {
     }
 }
 
-/// Whether a text begins with the words of another: in any letters, large or small, with any space around and between them, and
-/// ending where a word ends. Words are of letters and digits, so `deploy` begins `Deploy prod` and `deploy-prod`, and not
-/// `deployment notes`. What ends in another sign, such as `work:`, ends a word itself.
+/// Whether a text begins with the words of another, in any letters, large or small. Words are runs of letters and digits, and
+/// whatever else stands between them only separates, in both: `deploy prod` begins `Deploy prod: v2` and `"deploy-prod"`, and not
+/// `deploy production`. So no rule is passed by a sign where it has a space.
 fn begins_with_words(text: &str, start: &str) -> bool {
-    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
-    let (text, start) = (plain(text), plain(start));
-    let Some(rest) = text.strip_prefix(&start) else { return false };
-    !(start.ends_with(char::is_alphanumeric) && rest.starts_with(char::is_alphanumeric))
+    let mut text = words(text);
+    let mut start = words(start).peekable();
+    // What has no words says nothing of any text.
+    start.peek().is_some() && start.all(|word| text.next().is_some_and(|own| own == word))
+}
+
+fn words(text: &str) -> impl Iterator<Item = String> {
+    text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_lowercase)
 }
 
 impl ApprovalPolicy {
@@ -179,7 +186,7 @@ pub(super) fn refuse_tier(approval: &Approval, caller: &Principal) -> Option<Ref
 
 #[cfg(test)]
 mod tests {
-    use super::begins_with_words;
+    use super::{PolicyRule, begins_with_words};
 
     #[test]
     fn a_prefix_of_actions_meets_whole_words_in_any_letters_with_any_space() {
@@ -187,12 +194,33 @@ mod tests {
             assert!(begins_with_words(action, "deploy prod"), "{action}");
             assert!(begins_with_words(action, " DEPLOY  prod "), "{action}");
         }
-        for action in ["deploy", "deploy production", "redeploy prod", "deploy-prod", "deploy staging, then deploy prod", ""] {
+        for action in ["deploy", "deploy production", "redeploy prod", "deployprod", "deploy staging, then deploy prod", ""] {
             assert!(!begins_with_words(action, "deploy prod"), "{action}");
         }
         assert!(begins_with_words("deploy-prod", "deploy") && begins_with_words("deploy_prod", "deploy"));
         assert!(!begins_with_words("deployment-notes", "deploy") && !begins_with_words("deploy2", "deploy"));
         assert!(begins_with_words("work:w_1:move:complete", "work:") && begins_with_words("work:w_1:move:complete", "work"));
         assert!(begins_with_words("Überweisung an acme", "überweisung"));
+    }
+
+    #[test]
+    fn no_sign_between_or_around_words_passes_a_prefix_by() {
+        for action in
+            ["deploy-prod", "deploy, prod", "deploy_prod", "\"deploy prod\"", "deploy/prod", "(Deploy) -> PROD!", "deploy\u{a0}prod"]
+        {
+            for start in ["deploy prod", "deploy-prod", "deploy: prod", "[deploy_prod]"] {
+                assert!(begins_with_words(action, start), "{action} by {start}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_without_a_word_meets_nothing_and_is_refused() {
+        for start in ["-", ": :", "\"\""] {
+            assert!(!begins_with_words("- deploy prod", start) && !begins_with_words(start, start), "{start}");
+            let rule = PolicyRule { action_prefix: Some(start.into()), ..PolicyRule::default() };
+            let told = rule.check(0).map(|refusal| refusal.to_string());
+            assert!(told.as_ref().is_some_and(|told| told.contains("no letter or digit")), "{told:?}");
+        }
     }
 }

@@ -6,8 +6,9 @@ use expect_test::{Expect, expect};
 
 use super::*;
 use crate::flag::SetFlag;
-use crate::identity;
+use crate::identity::{self, PutToken, token_hash};
 use crate::limit::REPLY_BYTES_MAX;
+use crate::passport::RevokePassport;
 use crate::punchcard::{PunchIn, PunchOut};
 use crate::transcript::{Line, World, person};
 use crate::usage::{AddUsage, Used};
@@ -413,4 +414,23 @@ fn an_announcement_that_stands_is_answered_by_a_read_until_it_has_to_last_longer
     world.call("1000s", person("mara"), None, announce("0a", &[], 36_000)).unwrap();
     assert!(repeat(&mut world, "1449s", announce("0a", &[], 36_000)).is_some());
     assert_eq!(repeat(&mut world, "1450s", announce("0a", &[], 36_000)), None);
+}
+
+#[test]
+fn a_revoked_passport_is_live_to_nobody_from_that_entry_on() {
+    let mut world = World::new();
+    for name in ["mara", "jon"] {
+        let Principal { tenant, passport, tier, scopes } = person(name);
+        let put = PutToken { hash: token_hash(name), tenant, passport, tier, scopes, expires_at: None };
+        world.call("0s", identity::system(), None, put).unwrap();
+    }
+    world.call("0s", person("mara"), None, announce("0a", &["src"], 600)).unwrap();
+    let status = |world: &mut World| play(world, &Line::parse("1s olga status")).unwrap();
+    let peers = |world: &mut World| world.call("1s", person("jon"), None, announce("0b", &["src"], 0)).unwrap().peers.len();
+    assert_eq!((status(&mut world).as_str(), peers(&mut world)), ("[mara/0a bound 0 seen 0 until 600 []]", 1));
+    world.call("1s", person("olga"), None, RevokePassport { target: Some("mara".into()), reason: None }).unwrap();
+    assert_eq!((status(&mut world).as_str(), peers(&mut world)), ("[]", 0));
+    // Where revocations are not enforced it goes on working, and is shown at it.
+    play(&mut world, &Line::parse("1s olga flag CRUX_PASSPORT_REVOCATION off")).unwrap();
+    assert_eq!(peers(&mut world), 1);
 }

@@ -180,6 +180,40 @@ fn the_place_of_a_source_moves_with_its_items_and_hints_need_no_card() {
     assert_eq!((other.place.as_str(), other.hints), ("", 0));
 }
 
+#[test]
+fn a_list_says_which_of_its_repositories_is_not_read_or_not_to_its_end() {
+    let mut world = World::new();
+    let token = take(&mut world, "gateway-1").unwrap();
+    let asked = |world: &mut World, repo: Option<&str>| {
+        let ask = ListCorpus { repo: repo.map(Into::into), ..list(ItemKind::Commit) };
+        let found = world.ask("0s", person("mara"), ask).unwrap();
+        let behind: Vec<String> = found.behind.into_iter().map(|source| source.repo).collect();
+        (found.has_sources, found.is_unread, behind)
+    };
+    assert_eq!(asked(&mut world, Some("acme/typo")), (false, true, vec![]));
+    put_in(&mut world, REPO, token, vec![]).unwrap();
+    assert_eq!(asked(&mut world, Some(REPO)), (true, false, vec![]));
+    assert_eq!(asked(&mut world, Some("acme/typo")), (true, true, vec![]));
+    let problem = Some("404: not found".to_string());
+    let gone = PutCorpus { repo: "acme/gone".into(), items: vec![], place: None, is_at_end: false, problem: problem.clone() };
+    world.call("0s", connector("gateway-1"), Some(token), gone).unwrap();
+    assert_eq!(asked(&mut world, Some("acme/gone")), (true, false, vec!["acme/gone".into()]));
+    assert_eq!(asked(&mut world, None), (true, false, vec!["acme/gone".into()]));
+
+    let (mut told, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = world.ask("0s", person("jon"), ListSources { limit: 1, cursor }).unwrap();
+        told.extend(page.sources.into_iter().map(|source| (source.repo, source.read_at, source.problem)));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(told, [(REPO.into(), Some(UnixMs(WALL)), None), ("acme/gone".into(), None, problem)]);
+    let other = world.ask("0s", person("eve"), ListSources { limit: 9, cursor: None }).unwrap();
+    assert_eq!(other.sources, [], "another tenant's are its own");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 

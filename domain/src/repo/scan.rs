@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::repo;
+use super::{ScanPlace, repo};
 use crate::codec;
 use crate::event;
 use crate::identity::{check_name, check_name_start};
@@ -251,6 +251,9 @@ fn check_hashes(hashes: &[String]) -> Option<Refusal> {
 pub struct MissingParts {
     pub repo_id: String,
     pub parts: Vec<String>,
+    /// A scan of another place is refused here already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<ScanPlace>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -264,7 +267,11 @@ impl MissingParts {
         if let Some(refusal) = check_hashes(&self.parts) {
             return Ok(Err(refusal));
         }
-        if let Err(refusal) = repo(view, tenant, &self.repo_id)? {
+        let refusal = match repo(view, tenant, &self.repo_id)? {
+            Ok(repo) => self.place.as_ref().and_then(|place| place.refuse(&repo)),
+            Err(refusal) => Some(refusal),
+        };
+        if let Some(refusal) = refusal {
             return Ok(Err(refusal));
         }
         let mut missing = Vec::new();
@@ -351,6 +358,9 @@ pub struct FinishScan {
     pub file_parts: Vec<String>,
     pub route_parts: Vec<String>,
     pub totals: Totals,
+    /// Where it was made, if that is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<ScanPlace>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -364,6 +374,9 @@ impl FinishScan {
             Ok(repo) => repo,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        if let Some(refusal) = self.place.as_ref().and_then(|place| place.refuse(&repo)) {
+            return Ok(Err(refusal));
+        }
         for (field, parts, limit) in
             [("file_parts", &self.file_parts, SCAN_FILE_PARTS_MAX), ("route_parts", &self.route_parts, SCAN_ROUTE_PARTS_MAX)]
         {
@@ -392,6 +405,10 @@ impl FinishScan {
             by: at.caller.passport.clone(),
         };
         repo.parts_stored = forget_others(tx, &repo.tenant, &repo.repo_id, Some(&scan))?;
+        if let Some(ScanPlace { root_path, clone_url, .. }) = self.place {
+            repo.root_path = Some(root_path);
+            repo.clone_url = clone_url.or(repo.clone_url);
+        }
         repo.last_scan_id = Some(scan.scan_id.clone());
         tx.put(&repo);
         tx.put(&scan);

@@ -73,7 +73,7 @@ fn put(world: &mut World, repo_id: &str, parts: Vec<PartContent>) -> Result<Vec<
 }
 
 fn finish(world: &mut World, repo_id: &str, file_parts: Vec<String>, route_parts: Vec<String>) -> Result<String, Refusal> {
-    let finish = FinishScan { repo_id: repo_id.into(), file_parts, route_parts, totals: Totals::default() };
+    let finish = FinishScan { repo_id: repo_id.into(), file_parts, route_parts, totals: Totals::default(), place: None };
     world.call("0s", person("mara"), None, finish).map(|finished| finished.scan_id)
 }
 
@@ -251,7 +251,7 @@ fn readers_see_a_scan_as_a_whole_and_only_when_it_is_finished() {
     let after = world.ask("0s", person("jon"), show(Some("auth.rs"), false)).unwrap();
     assert_eq!(after.scan_id, second);
     // What the first scan held is gone, and what the second holds is there.
-    let missing = MissingParts { repo_id: "api".into(), parts: [hashes, vec!["0".repeat(32)]].concat() };
+    let missing = MissingParts { repo_id: "api".into(), parts: [hashes, vec!["0".repeat(32)]].concat(), place: None };
     assert_eq!(world.ask("0s", person("mara"), missing).unwrap().missing, ["0".repeat(32)]);
     let repos = world.ask("0s", person("jon"), ListRepos { tenant_id: "acme".into(), limit: 10, cursor: None }).unwrap();
     assert_eq!((repos.repos[0].parts_stored, repos.repos[0].last_scan_id.as_ref()), (2, Some(&second)));
@@ -503,4 +503,43 @@ fn the_stored_forms_are_pinned() {
     assert_eq!(codec::decode::<Repo>(&hex::decode(&encoded[0]).unwrap()).unwrap(), repo);
     assert_eq!(codec::decode::<PartContent>(&hex::decode(&encoded[1]).unwrap()).unwrap(), part);
     assert_eq!(codec::decode::<Scan>(&hex::decode(&encoded[2]).unwrap()).unwrap(), scan);
+}
+
+#[test]
+fn a_scan_of_another_place_does_not_take_a_repository_s_name() {
+    let mut world = World::new();
+    register(&mut world, "mara", "api").unwrap();
+    let place =
+        |root: &str, url: Option<&str>, is_named: bool| ScanPlace { root_path: root.into(), clone_url: url.map(Into::into), is_named };
+    let repo = |world: &mut World| {
+        let list = ListRepos { tenant_id: "acme".into(), limit: 1, cursor: None };
+        world.ask("0s", person("jon"), list).unwrap().repos.remove(0)
+    };
+    let mut scan = |place: ScanPlace| {
+        let ask = MissingParts { repo_id: "api".into(), parts: vec![], place: Some(place.clone()) };
+        let asked = world.ask("0s", person("jon"), ask).map(|_| ());
+        let totals = Totals::default();
+        let finish = FinishScan { repo_id: "api".into(), file_parts: vec![], route_parts: vec![], totals, place: Some(place) };
+        let finished = world.call("0s", person("jon"), None, finish);
+        assert_eq!(asked.err(), finished.as_ref().err().cloned(), "it is told before anything is sent");
+        let Repo { root_path, clone_url, last_scan_id, .. } = repo(&mut world);
+        assert!(finished.as_ref().is_err() || last_scan_id == finished.as_ref().ok().map(|done| done.scan_id.clone()));
+        let told = finished.map(|_| (root_path.unwrap(), clone_url.unwrap_or_default()));
+        told.map_err(|refusal| refusal.to_string())
+    };
+    let told = scan(place("/b/api", None, false)).unwrap_err();
+    let expected = "`repo_id` `api` is the repository at `/src/api`, and this is a scan of `/b/api`: choose another name with \
+                    `quorate scan --repo NAME`, or this one if it is meant";
+    assert_eq!(told, expected);
+    let url = "https://example.org/acme/api.git";
+    assert_eq!(scan(place("/src/api/", Some(url), false)), Ok(("/src/api/".into(), url.into())), "the folder that was registered");
+    // Two clones of one remote, however each names it.
+    let ssh = "git@EXAMPLE.org:acme/api";
+    assert_eq!(scan(place("/b/api", Some(ssh), false)), Ok(("/b/api".into(), ssh.into())));
+    let told = scan(place("/b/api", Some("https://example.org/other/api"), false)).unwrap_err();
+    assert!(told.contains("`/b/api` of `git@EXAMPLE.org:acme/api`") && told.contains("`https://example.org/other/api`"), "{told}");
+    let (named, moved) = (place("/c/api", None, true), scan(place("/c/api", None, true)));
+    assert_eq!(moved, Ok((named.root_path, ssh.into())), "who chooses the name means this repository");
+    assert!(scan(place("c/api", None, true)).unwrap_err().contains("is not absolute"));
+    assert!(scan(place("/c/api", Some("https://a:b@example.org/x"), true)).unwrap_err().contains("password"));
 }

@@ -501,7 +501,7 @@ fn a_claim_hands_the_item_to_the_one_that_wins_it() {
             1 token of ben
             2 w1 parser planned for mara
             3 w1 parser in_progress for jon
-            4 refused: work `w1` has changed: expected planned, found in_progress
+            4 refused: work `w1` has changed: expected planned, found in_progress, assigned to `jon`
             - [w1 parser in_progress for jon]
             - []
             5 w1 parser in_progress for ben
@@ -830,7 +830,7 @@ fn a_gated_move_waits_for_a_person_and_happens_with_the_decision() {
             12 refused: deciding what is of high risk needs the tier operator, or the scope `approvals:decide`, and `mara` is verified
             13 refused: deciding what is of high risk needs the tier operator, or the scope `approvals:decide`, and `jon` is verified
             14 q1 approved
-            15 refused: work `w1` has changed: expected planned, found complete
+            15 refused: work `w1` has changed: expected planned, found complete, assigned to `mara`
             16 q2 rejected
             - [w1 a complete for mara]
             - []
@@ -1211,7 +1211,7 @@ proptest! {
                         };
                         // An approval is refused where the item has moved since, and only then.
                         if let Err(refusal) = world.call("0s", person("otto"), None, command) {
-                            prop_assert!(matches!(refusal, Refusal::Changed { .. }), "{}", refusal);
+                            prop_assert!(matches!(refusal, Refusal::WorkMoved { .. }), "{}", refusal);
                         }
                     }
                 }

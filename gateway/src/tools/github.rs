@@ -1,6 +1,11 @@
 //! The corpus of repositories that a connector reads: commits, pull requests, issues and comments.
 
-use quorate_domain::corpus::{self, CorpusItems, ItemKind, ListCorpus, SearchCorpus};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use quorate_domain::corpus::{self, CorpusItems, ItemKind, ListCorpus, ListSources, SearchCorpus, Source};
+use quorate_domain::limit::LIST_DEFAULT;
 use quorate_domain::{Refusal, Revision, UnixMs};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,6 +15,8 @@ use super::group;
 use crate::call::{CallContext, CallError};
 use crate::cluster::Cluster;
 use crate::registry::{Effect, Reply, Tool};
+use crate::rest;
+use crate::server::App;
 
 /// Items when no number is given.
 fn items() -> u64 {
@@ -29,7 +36,7 @@ pub struct Found {
     /// Pass it as `cursor` for the rest; a page that looked at much may hold few and others still follow.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
-    /// Only when no repository has been read for your team: which setting says what is read.
+    /// Only where something may be missing: no repository is read for your team, the one asked for is not, or one can't be read now.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
 }
@@ -42,21 +49,40 @@ pub struct Fact {
     value: String,
 }
 
-fn found(items: CorpusItems, revision: Revision) -> Reply<Found> {
-    let note = || {
-        "No repository has been read for your team. An operator names some in a gateway's settings `github_repositories` or \
-         `git_repositories`, with your team as `github_tenant`."
-            .to_string()
-    };
+fn found(items: CorpusItems, repo: Option<&str>, revision: Revision) -> Reply<Found> {
+    let note = note(&items, repo);
     let fact = |item: corpus::Item| Fact { entity: item.entity(), value: item.value };
     let facts: Vec<Fact> = items.items.into_iter().map(fact).collect();
-    let note = (!items.has_sources).then(note);
     Reply::at(revision, Found { count: facts.len() as u64, facts, next_cursor: items.next_cursor, note })
 }
 
+/// Why an answer may hold less than there is.
+fn note(items: &CorpusItems, repo: Option<&str>) -> Option<String> {
+    const SETTINGS: &str = "An operator names repositories in a gateway's settings `github_repositories` or `git_repositories`, with your \
+                            team as `github_tenant`";
+    if !items.has_sources {
+        return Some(format!("No repository has been read for your team. {SETTINGS}."));
+    }
+    if let Some(repo) = repo.filter(|_| items.is_unread) {
+        return Some(format!(
+            "`{repo}` is not among the repositories that are read for your team; `GET /v1/corpus/sources` lists those. {SETTINGS}."
+        ));
+    }
+    let behind = |source: &Source| match (&source.problem, source.read_at) {
+        (Some(problem), Some(at)) => {
+            format!("`{}` can't be read now, and was read to its end at {} ({problem})", source.repo, at.to_rfc3339())
+        }
+        (Some(problem), None) => format!("`{}` can't be read now, and never was to its end ({problem})", source.repo),
+        (None, _) => format!("`{}` is being read for the first time", source.repo),
+    };
+    let told: Vec<String> = items.behind.iter().map(behind).collect();
+    (!told.is_empty()).then(|| format!("Something may be missing: {}.", told.join("; ")))
+}
+
 async fn list(ctx: &CallContext, cluster: &Cluster, query: ListCorpus) -> Result<Reply<Found>, CallError> {
+    let repo = query.repo.clone();
     let (items, served) = cluster.read(ctx, query).await?;
-    Ok(found(items, served.revision))
+    Ok(found(items, repo.as_deref(), served.revision))
 }
 
 // ------------------------------------------------------------------ github_search
@@ -93,7 +119,7 @@ impl Tool for GithubSearch {
 
     async fn call(self, ctx: &CallContext, cluster: &Cluster) -> Result<Reply<Found>, CallError> {
         let Self { query, repo, top_k, cursor } = self;
-        let asked = cluster.read(ctx, SearchCorpus { query, repo, limit: top_k, cursor }).await;
+        let asked = cluster.read(ctx, SearchCorpus { query, repo: repo.clone(), limit: top_k, cursor }).await;
         let (items, served) = asked.map_err(|error| match error {
             // It has another name here.
             CallError::Refused(Refusal::Invalid { field, problem }) if field == "limit" => {
@@ -101,7 +127,7 @@ impl Tool for GithubSearch {
             }
             error => error,
         })?;
-        Ok(found(items, served.revision))
+        Ok(found(items, repo.as_deref(), served.revision))
     }
 }
 
@@ -250,3 +276,43 @@ impl Tool for GithubCommentsSince {
         list(ctx, cluster, ListCorpus { kind: ItemKind::Comment, repo: None, is_open: true, label: None, since, limit, cursor }).await
     }
 }
+
+// ------------------------------------------------------------------ HTTP
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SourcesWanted {
+    limit: Option<u64>,
+    cursor: Option<String>,
+}
+
+#[derive(Serialize)]
+struct SourceTold {
+    repo: String,
+    /// When it was last read to its end and something was found; absent before the first time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_at_unix_ms: Option<u64>,
+    /// Why it can't be read now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+/// `GET /v1/corpus/sources?limit=&cursor=`: which repositories are read for the tenant, how far, and what is in the way.
+pub async fn sources(app: &Arc<App>, request: Request<Body>) -> Response<Body> {
+    let cluster = &app.cluster;
+    rest::read(app, request, &SEEING_SOURCES, |ctx, SourcesWanted { limit, cursor }: SourcesWanted| async move {
+        let (found, served) = cluster.read(&ctx, ListSources { limit: limit.unwrap_or(LIST_DEFAULT as u64), cursor }).await?;
+        let told =
+            |source: Source| SourceTold { repo: source.repo, read_at_unix_ms: source.read_at.map(|at| at.0), problem: source.problem };
+        let sources: Vec<SourceTold> = found.sources.into_iter().map(told).collect();
+        let mut facts = json!({ "sources": sources });
+        if let Some(cursor) = found.next_cursor {
+            facts["next_cursor"] = cursor.into();
+        }
+        Ok(Reply::at(served.revision, facts))
+    })
+    .await
+}
+
+/// Who reads of a repository may see which there are.
+pub const SEEING_SOURCES: [&str; 2] = [GithubSearch::SCOPE, GithubRecentCommits::SCOPE];

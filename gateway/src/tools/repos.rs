@@ -316,6 +316,7 @@ pub struct RegisterRepo {
 pub struct Repo {
     repo_id: String,
     tenant_id: String,
+    /// As registered, or where `quorate scan` was run last.
     #[serde(skip_serializing_if = "Option::is_none")]
     root_path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
