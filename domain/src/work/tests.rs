@@ -889,7 +889,7 @@ fn nothing_of_a_gated_call_is_made_before_its_decision_and_all_of_it_once_with_t
             12 q2 approved
             13 refused: approval `q2` was already approved
             - [w2 a complete for ben, 1 to come first with 0 comments]
-            14 refused: work `w2` has changed: expected planned, found complete
+            14 refused: work `w2` has changed: expected planned, found complete, assigned to `ben`
             15 w1 first complete for jon
             - [w2 a complete for ben]
         "#]],
@@ -940,7 +940,7 @@ fn a_gated_caller_takes_no_work_from_another_and_frees_none_without_a_decision()
             7 w3 b planned for jon, 1 to come first
             8 w2 a in_progress for jon
             9 q1 waits: w2 to in_progress
-            10 refused: work `w2` has changed: expected planned, found in_progress
+            10 refused: work `w2` has changed: expected planned, found in_progress, assigned to `jon`
             11 q2 waits: w3 to in_progress
             12 refused: work `w3` waits for one item that is not finished: `w1`
             - []
